@@ -16,22 +16,18 @@ from types import MappingProxyType
 from typing import Any
 
 from melior.errors import UserError, near
-from melior.tasks.arithmetic import arithmetic
-from melior.tasks.countdown import countdown
-from melior.tasks.format_arithmetic import format_arithmetic
-from melior.tasks.lock import lock
-from melior.tasks.sorting import sorting
+from melior.tasks import arithmetic, countdown, format_arithmetic, lock, sorting
 from melior.tasks.task import Reward, Row, Task, split_of
 
 __all__ = ["MAKERS", "TASKS", "Reward", "Row", "Task", "bundled_model", "get_task", "split_of"]
 
 MAKERS: Mapping[str, Callable[..., Task]] = MappingProxyType(
     {
-        "arithmetic": arithmetic,
-        "countdown": countdown,
-        "sorting": sorting,
-        "format-arithmetic": format_arithmetic,
-        "lock": lock,
+        "arithmetic": arithmetic.task,
+        "countdown": countdown.task,
+        "sorting": sorting.task,
+        "format-arithmetic": format_arithmetic.task,
+        "lock": lock.task,
     }
 )
 TASKS: Mapping[str, Task] = MappingProxyType({name: make() for name, make in MAKERS.items()})

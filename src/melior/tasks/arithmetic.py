@@ -12,7 +12,7 @@ from melior.tasks.task import Row, Task
 NUMBER = re.compile(r"(?<![0-9])-[0-9]+|[0-9]+")
 
 
-def arithmetic(digits: int = 2) -> Task:
+def task(digits: int = 2) -> Task:
     """Add or subtract two numbers of `digits` digits (1 to 6); differences are never negative.
 
     A prompt is `27+58=`, its reference completion `7+8=15;2+5+1=8;85`: one step a digit from the right, with the carry

@@ -13,7 +13,7 @@ from typing import Any
 from melior.errors import UserError
 from melior.tasks.task import Row, Task
 
-LARGEST = 9
+LARGEST = 12
 HIGHEST_TARGET = 99
 LONGEST = 100  # characters; a longer completion is no answer, and the parser's depth stays bounded
 
@@ -25,8 +25,8 @@ OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 }
 
 
-def countdown(numbers: int = 3) -> Task:
-    """Combine `numbers` numbers (2 to 6) from 1 to 9, each exactly once, with + - * / and parentheses, into the target.
+def task(numbers: int = 3) -> Task:
+    """Combine `numbers` numbers (2 to 6) from 1 to 12, each used once, with + - * / and parentheses, into the target.
 
     A prompt is `3,5,7>22:`, a completion that passes `3*5+7`. Every prompt has a solution; the reference is one of
     them, and any other one passes as well.

@@ -14,7 +14,7 @@ WELL_FORMED = re.compile(r"\[[0-9+\-=;]+\]<-?[0-9]+>")
 SHORT = 22  # characters; the longest reference solution has as many
 
 
-def format_arithmetic() -> Task:
+def task() -> Task:
     """Two-digit sums and differences, worked in square brackets, answered in angle brackets.
 
     A prompt is `solve 27+58:`, its reference completion `[7+8=15;2+5+1=8]<85>`. Three rewards of 0 or 1 pull at it:

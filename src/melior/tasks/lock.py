@@ -10,7 +10,7 @@ from melior.errors import UserError
 from melior.tasks.task import Row, Task
 
 
-def lock(P: int = 16, L: int = 6, V: int = 4, seed: int = 0) -> Task:
+def task(P: int = 16, L: int = 6, V: int = 4, seed: int = 0) -> Task:
     """P secret codes of L symbols out of V, drawn with `seed`; the reward is 1 for the whole code and 0 otherwise.
 
     A row's `index` (0 to P - 1) is its prompt for a tabular policy, whose tokens are the symbols 0 to V - 1 and whose

@@ -11,7 +11,7 @@ from melior.tasks.task import Row, Task
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def sorting(length: int = 5) -> Task:
+def task(length: int = 5) -> Task:
     """Sort `length` different digits and letters (2 to 36), digits before letters.
 
     A prompt is `sort d7b2a:`; the only completion that passes is `[2,7,a,b,d]`, to the character.

@@ -37,6 +37,7 @@ def task(P: int = 16, L: int = 6, V: int = 4, seed: int = 0) -> Task:
         outcome="correct",
         settings={"prompts": min(P, 16), "n": 16, "max_tokens": L},
         fixed=rows,
+        vocabulary=V,
     )
 
 

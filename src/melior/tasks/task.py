@@ -38,6 +38,8 @@ class Task:
     weights: name -> weight in the combined reward; a name that is left out weighs 1.
     fixed: all rows of a finite task whose two splits are the same rows, because what is learnt cannot be carried over
         to other prompts. Empty for tasks with a held-out set of their own.
+    vocabulary: number of symbols of a completion for a tabular policy, whose prompts are the rows' `index`; 0 when the
+        task cannot be played by a table.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     fixed: tuple[Row, ...] = ()
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         for name in (self.outcome, *self.weights):

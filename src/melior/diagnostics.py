@@ -1,0 +1,50 @@
+"""Figures about an evaluation that every step logs, whatever the objective."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+
+from melior.objectives.heads import Entropy
+from melior.parts import Evaluation, Need
+from melior.trajectories import Trajectories
+
+MONITORS = frozenset({Need("entropy", on="batch", head=Entropy())})
+
+
+def effective_sample_size(log_weight: Float[torch.Tensor, "N"]) -> Float[torch.Tensor, ""]:
+    """(sum w)^2 / (N sum w^2) in (0, 1]: the share of N samples that importance weights leave."""
+    if log_weight.numel() == 0:
+        return torch.ones(())
+    w = (log_weight - log_weight.max()).exp()
+    return w.sum().square() / (w.square().sum() * w.numel())
+
+
+def k3(difference: Float[torch.Tensor, "N"]) -> Float[torch.Tensor, ""]:
+    """Mean of exp(d) - d - 1, d = log other - log pi: an estimate of the KL divergence that is never negative."""
+    return (difference.expm1() - difference).mean() if difference.numel() else torch.zeros(())
+
+
+def sampler_gap(
+    trainer: Float[torch.Tensor, "B T"], sampler: Float[torch.Tensor, "B T"], mask: Bool[torch.Tensor, "B T"]
+) -> dict[str, torch.Tensor]:
+    """Mean, 95th percentile and greatest |difference| of the two log-probabilities over trained tokens."""
+    gap = (trainer - sampler).abs()[mask].float()
+    if gap.numel() == 0:
+        return {}
+    return {"gap_mean": gap.mean(), "gap_p95": gap.quantile(0.95), "gap_max": gap.max()}
+
+
+def diagnostics(now: Evaluation, batch: Trajectories) -> dict[str, torch.Tensor]:
+    """Entropy, divergences from the proximal and the sampling policy, effective sample size, sampler gap."""
+    figures: dict[str, torch.Tensor] = {}
+    mask, logp = batch.mask, now.logp.detach()
+    if "entropy" in now.extra and bool(mask.any()):
+        figures["entropy"] = now["entropy"].detach()[mask].mean()
+    old = logp if batch.proximal_logp is None else batch.proximal_logp
+    figures["kl_proximal"] = k3((old - logp)[mask])
+    if batch.behaviour_logp is not None:
+        figures["kl_sampler"] = k3((batch.behaviour_logp - logp)[mask])
+        figures["ess"] = effective_sample_size((logp - batch.behaviour_logp)[mask])
+        figures |= sampler_gap(old, batch.behaviour_logp, mask)
+    return figures

@@ -1,0 +1,313 @@
+"""The handle on what is trained: evaluate, take an exact gradient, step, snapshot and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from melior.curvature import hessian_vector_product
+from melior.diagnostics import MONITORS, diagnostics
+from melior.errors import RunError
+from melior.microbatches import accumulate, evaluate, slices
+from melior.optimizers import optimizer_state, restore_optimizer
+from melior.parts import Aggregate, Evaluation, Loss, Needs, Objective, Stats
+from melior.policies.policy import Policy
+from melior.trajectories import Trajectories
+
+Tree = dict[str, Any]
+
+
+class Learner:
+    """A policy, its optimizer, and the objective's view of both.
+
+    The objective always sees the whole minibatch: it is evaluated on detached leaves (log-probabilities and whatever
+    else it needs, [B,T] each), differentiated with respect to them, and micro-batches only carry the chain rule
+    through the network. Whole-batch statistics are therefore exact for every micro-batch size, and rows whose
+    coefficients are all zero are never sent backward.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        aggregate: Aggregate,
+        *,
+        scorers: Callable[[str], Policy] | None = None,
+        averages: Sequence[tuple[Policy, float]] = (),
+        rows_per_micro: int = 0,
+        clip_grad: float = 0.0,
+    ) -> None:
+        self.policy = policy
+        self.optimizer = optimizer
+        self.aggregate = aggregate
+        self.averages = tuple(averages)
+        self.rows_per_micro = rows_per_micro
+        self.clip_grad = clip_grad
+        self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
+        self._scorers = scorers
+        self._base_rates = [group["lr"] for group in optimizer.param_groups]
+
+    # ---- looking
+
+    def evaluate(self, batch: Trajectories, needs: Needs = frozenset()) -> Evaluation:
+        """Score the batch without gradient, in micro-batches: `logp` [B,T] and every needed quantity."""
+        return evaluate(self.policy, batch, needs, self._others(needs), self._rows(batch))
+
+    def record(self, batch: Trajectories) -> Trajectories:
+        """The batch with `proximal_logp` of the policy as it is now, unless it is there already."""
+        if batch.proximal_logp is not None:
+            return batch
+        return batch.with_(proximal_logp=self.evaluate(batch).logp)
+
+    def micro(self, batch: Trajectories) -> Iterator[tuple[Trajectories, torch.Tensor]]:
+        """Micro-batches of similar length, trimmed of padding, with the index of their rows."""
+        for index in slices(batch, self._rows(batch)):
+            yield batch.rows(index).trimmed(), index
+
+    def minibatches(
+        self, batch: Trajectories, count: int, generator: torch.Generator | None = None
+    ) -> Iterator[Trajectories]:
+        """The batch itself for a count of 1, else `count` shuffled parts whose sizes differ by at most one row."""
+        if count <= 1:
+            yield batch
+            return
+        order = torch.randperm(len(batch), generator=generator).to(batch.group.device)
+        for index in order.tensor_split(count):
+            if len(index):
+                yield batch.rows(index)
+
+    # ---- gradients
+
+    def gradient(self, objective: Objective, batch: Trajectories) -> Loss:
+        """Adds the exact gradient of the objective on the whole minibatch to `.grad`; returns the loss.
+
+        Raises RunError naming the rows when the loss or its gradient is not finite.
+        """
+        loss, coefficients, ready = self._coefficients(objective, batch)
+        busy = self._busy(coefficients, len(batch))
+        if ready is not None:
+            accumulate(ready, coefficients, torch.arange(len(batch), device=batch.group.device))
+        else:
+            for micro, index in self.micro(batch.rows(busy)):
+                now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
+                accumulate(now, coefficients, busy.to(index.device)[index])
+        skipped = torch.tensor(float(len(batch) - len(busy)))
+        return Loss(loss.value.detach(), {**loss.metrics, "rows_skipped": skipped})
+
+    def row_gradients(self, objective: Objective, batch: Trajectories) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """(row, its share of the gradient) for each row that has one; the shares add up to the whole gradient."""
+        _, coefficients, _ = self._coefficients(objective, batch)
+        parameters = self.parameters()
+        for row in self._busy(coefficients, len(batch)).tolist():
+            index = torch.tensor([row], device=batch.group.device)
+            micro = batch.rows(index).trimmed()
+            now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
+            pulled = [
+                (now[name], c[index][:, : now[name].shape[1]]) for name, c in coefficients.items() if c is not None
+            ]
+            grads = torch.autograd.grad(
+                [value for value, _ in pulled], parameters, [c.to(v.dtype) for v, c in pulled], allow_unused=True
+            )
+            yield row, [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+
+    def hvp(self, objective: Objective, batch: Trajectories, vector: torch.Tensor) -> torch.Tensor:
+        """The Hessian of the objective on the whole minibatch times a flat vector, for every micro-batch size."""
+        needs, others = self._differentiable(objective), self._others(objective.needs())
+        product = hessian_vector_product(
+            lambda leaves: objective(_from(leaves), batch, self.aggregate).value,
+            self.evaluate(batch, needs),
+            list(self.micro(batch)),
+            lambda micro: self.policy.evaluate(micro, needs, others),
+            self.parameters(),
+            self._split(vector),
+        )
+        return torch.cat([part.reshape(-1) for part in product])
+
+    def zero_grad(self) -> None:
+        """Forget the accumulated gradient."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def grad_vector(self) -> torch.Tensor:
+        """The accumulated gradient as one flat vector, zeros where there is none."""
+        return torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).detach().reshape(-1) for p in self.parameters()]
+        )
+
+    # ---- moving
+
+    def step(self, scale: float = 1.0) -> Stats:
+        """Clip the gradient, step at `scale` times the scheduled rate, clear the gradient, update the averages.
+
+        Returns the gradient norm before clipping, the norm of the change, and the learning rate. Raises RunError when
+        the gradient is not finite; nothing has moved then.
+        """
+        parameters = [p for p in self.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not bool(torch.isfinite(norm)):
+            bad = [n for n, p in self.policy.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+            self.zero_grad()
+            raise RunError(f"the gradient is not finite in {', '.join(bad[:3])}; no step was made")
+        if self.clip_grad and parameters:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip_grad, norm)
+        before = [p.detach().clone() for p in parameters]
+        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * self.rate * scale
+        self.optimizer.step()
+        self.zero_grad()
+        self._average()
+        change = [(p.detach() - b).norm() for p, b in zip(parameters, before, strict=True)]
+        moved = float(torch.stack(change).norm()) if change else 0.0
+        return {"grad_norm": float(norm), "update_norm": moved, "lr": self.optimizer.param_groups[0]["lr"]}
+
+    def proposed(self) -> Mapping[str, torch.Tensor]:
+        """The change that the optimizer would make from the accumulated gradient; nothing is changed."""
+        before = self.snapshot()
+        kept = {name: None if p.grad is None else p.grad.clone() for name, p in self.policy.named_parameters()}
+        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * self.rate
+        self.optimizer.step()
+        change = {
+            name: p.detach() - before["policy"][name] for name, p in self.policy.named_parameters() if name in kept
+        }
+        self.restore(before)
+        for name, p in self.policy.named_parameters():
+            p.grad = kept[name]
+        return change
+
+    def parameters(self) -> list[torch.Tensor]:
+        """The trainable parameters, always in the same order."""
+        return [p for _, p in self.policy.named_parameters()]
+
+    def vector(self) -> torch.Tensor:
+        """A flat copy of the trainable parameters."""
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters()])
+
+    def assign(self, vector: torch.Tensor, where: Callable[[str], bool] = lambda name: True) -> None:
+        """Write a flat vector (of all parameters) into those whose name passes `where`."""
+        with torch.no_grad():
+            for (name, p), part in zip(self.policy.named_parameters(), self._split(vector), strict=True):
+                if where(name):
+                    p.copy_(part)
+
+    # ---- remembering
+
+    def state(self) -> Tree:
+        """All that training changes, as a tree of live tensors: policy, optimizer, averages."""
+        return {
+            "policy": self.policy.state(),
+            "optimizer": optimizer_state(self.optimizer, dict(self.policy.named_parameters())),
+            "averages": [average.state() for average, _ in self.averages],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put such a tree back, bit for bit."""
+        self.policy.load_state(state["policy"])
+        restore_optimizer(self.optimizer, dict(self.policy.named_parameters()), state["optimizer"])
+        for (average, _), saved in zip(self.averages, state["averages"], strict=True):
+            average.load_state(saved)
+
+    def snapshot(self) -> Tree:
+        """A copy of the state, for `restore`."""
+        return _copied(self.state())
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Back to a snapshot: weights, optimizer and averages are bit for bit what they were."""
+        self.load_state(_copied(snapshot))
+
+    # ---- inside
+
+    def _others(self, needs: Needs) -> dict[str, Policy]:
+        names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}
+        if names and self._scorers is None:
+            raise RunError(f"no scorer is known here, but {sorted(names)} is needed")
+        return {name: self._scorers(name) for name in sorted(names)} if self._scorers is not None else {}
+
+    @staticmethod
+    def _differentiable(objective: Objective) -> Needs:
+        return frozenset(need for need in objective.needs() if need.on == "policy")
+
+    def _rows(self, batch: Trajectories) -> int:
+        return self.rows_per_micro or self.policy.rows_at_once(batch.mask.shape[1])
+
+    def _coefficients(
+        self, objective: Objective, batch: Trajectories
+    ) -> tuple[Loss, dict[str, torch.Tensor | None], Evaluation | None]:
+        """The loss, its derivative for each leaf, and the evaluation with its graph when one micro-batch was enough."""
+        needs = self._differentiable(objective)
+        known = {need.quantity for need in needs}
+        wanted = needs | {need for need in MONITORS if need.quantity not in known}
+        single = len(batch) <= self._rows(batch)
+        whole = self.policy.evaluate(batch, wanted, self._others(needs)) if single else self.evaluate(batch, wanted)
+        leaves = {name: whole[name].detach().requires_grad_() for name in ("logp", *sorted(known & set(whole.extra)))}
+        rest = {name: value.detach() for name, value in whole.extra.items() if name not in leaves}
+        loss = objective(_from({**leaves, **rest}), batch, self.aggregate)
+        if not loss.value.requires_grad:
+            slopes: Sequence[torch.Tensor | None] = [None] * len(leaves)
+        else:
+            slopes = torch.autograd.grad(loss.value, list(leaves.values()), allow_unused=True)
+        coefficients = dict(zip(leaves, slopes, strict=True))
+        _check_finite(loss, leaves, coefficients, batch)
+        metrics = {**diagnostics(whole, batch), **loss.metrics}
+        return Loss(loss.value, metrics), coefficients, whole if single else None
+
+    @staticmethod
+    def _busy(coefficients: Mapping[str, torch.Tensor | None], rows: int) -> torch.Tensor:
+        """Index of the rows that have any coefficient other than zero."""
+        busy: torch.Tensor | None = None
+        for c in coefficients.values():
+            if c is not None:
+                some = (c.reshape(rows, -1) != 0).any(-1)
+                busy = some if busy is None else busy | some
+        return torch.zeros(0, dtype=torch.long) if busy is None else busy.nonzero().squeeze(-1)
+
+    def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        parameters = self.parameters()
+        sizes = [p.numel() for p in parameters]
+        return [part.view_as(p).to(p.dtype) for part, p in zip(vector.split(sizes), parameters, strict=True)]
+
+    def _average(self) -> None:
+        with torch.no_grad():
+            current = self.policy.state()
+            for average, decay in self.averages:
+                for name, value in average.state().items():
+                    value.lerp_(current[name], 1 - decay)
+
+
+def _from(leaves: Mapping[str, torch.Tensor]) -> Evaluation:
+    return Evaluation(leaves["logp"], {name: value for name, value in leaves.items() if name != "logp"})
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_copied(value) for value in tree]
+    return tree
+
+
+def _check_finite(
+    loss: Loss,
+    leaves: Mapping[str, torch.Tensor],
+    coefficients: Mapping[str, torch.Tensor | None],
+    batch: Trajectories,
+) -> None:
+    """Raises RunError that names the first rows at fault when anything about the loss is not finite."""
+    for name, leaf in leaves.items():
+        bad = (~leaf.detach().isfinite() & batch.mask).any(-1).nonzero().flatten()
+        if len(bad):
+            raise RunError(f"the policy's {name} is not finite in rows {bad[:5].tolist()} of the minibatch")
+    for name, c in coefficients.items():
+        if c is None:
+            continue
+        bad = (~c.isfinite()).reshape(len(batch), -1).any(-1).nonzero().flatten()
+        if len(bad):
+            raise RunError(
+                f"the gradient of the loss with respect to {name} is not finite in rows {bad[:5].tolist()} "
+                "of the minibatch; no step was made"
+            )
+    if not bool(torch.isfinite(loss.value)):
+        raise RunError("the loss is not finite; no step was made")

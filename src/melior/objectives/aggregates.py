@@ -1,0 +1,115 @@
+"""From unreduced losses to one number. Every one is independent of padding and of how the batch is split.
+
+A row whose mask is empty counts in none of them; a batch without any trained action gives 0. `where` restricts
+numerator and denominator to a boolean column, for a term with a mask of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from melior.advantages.groups import group_index, group_size
+from melior.parts import Aggregate
+from melior.trajectories import Trajectories
+
+
+def trained(batch: Trajectories, where: str) -> torch.Tensor:
+    """[B,T] bool: the mask, restricted to the boolean column `where` when it is named."""
+    return batch.mask & batch.require(where).bool() if where else batch.mask
+
+
+def row_sums(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[B]: the sum over each row's trained actions; a [B] loss counts once where anything is trained."""
+    if loss.dim() == 1:
+        return torch.where(mask.any(-1), loss, torch.zeros_like(loss))
+    return torch.where(mask, loss, torch.zeros_like(loss)).sum(-1)
+
+
+def count(mask: torch.Tensor) -> torch.Tensor:
+    """The number of True entries, at least 1."""
+    return mask.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TokenMean(Aggregate):
+    """Sum over all trained tokens of the batch / their number (DAPO)."""
+
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        if loss.dim() == 1:
+            raise ValueError("TokenMean cannot reduce a loss of whole rows; use SequenceMean or PromptMean")
+        mask = trained(batch, self.where)
+        return row_sums(loss, mask).sum() / count(mask)
+
+
+@dataclass(frozen=True)
+class SequenceMean(Aggregate):
+    """Mean over rows of each row's mean over its tokens (GRPO)."""
+
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        mask = trained(batch, self.where)
+        rows = row_sums(loss, mask)
+        if loss.dim() > 1:
+            rows = rows / mask.sum(-1).clamp(min=1)
+        return rows.sum() / count(mask.any(-1))
+
+
+@dataclass(frozen=True)
+class SequenceSum(Aggregate):
+    """Mean over rows of each row's sum over its tokens (REINFORCE, RLOO)."""
+
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        mask = trained(batch, self.where)
+        return row_sums(loss, mask).sum() / count(mask.any(-1))
+
+
+@dataclass(frozen=True)
+class ConstantLength(Aggregate):
+    """Sum over tokens / (rows * length): no bias toward short or long answers (Dr. GRPO).
+
+    Attributes:
+        length: the constant; 0 takes the longest completion allowed (column "limit"), never the padded width.
+        rows: rows to divide by; 0 counts those of the batch. A constant makes dropped groups shorten the step.
+        where: a boolean column that restricts the sum and the rows.
+    """
+
+    length: int = 0
+    rows: int = 0
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        mask = trained(batch, self.where)
+        length = self.length or batch.require("limit").max()
+        return row_sums(loss, mask).sum() / ((self.rows or count(mask.any(-1))) * length)
+
+
+@dataclass(frozen=True)
+class PromptMean(Aggregate):
+    """Sum over everything / number of prompts: for losses of whole groups, such as a cross-entropy over siblings."""
+
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        mask = trained(batch, self.where)
+        _, prompts = group_index(batch.group[mask.any(-1)])
+        return row_sums(loss, mask).sum() / max(prompts, 1)
+
+
+@dataclass(frozen=True)
+class Probe(Aggregate):
+    """Sum over tokens, mean over the group, sum over prompts: the scale of the tabular probes' learning rates."""
+
+    where: str = ""
+
+    def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
+        mask = trained(batch, self.where)
+        rows = row_sums(loss, mask)
+        used = torch.where(mask.any(-1), torch.ones_like(rows), torch.full_like(rows, torch.nan)).detach()
+        return (rows / group_size(used, batch.group).clamp(min=1)).sum()

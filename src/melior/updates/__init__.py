@@ -1,0 +1,5 @@
+"""Updates: how do the parameters move?"""
+
+from melior.updates.gradient import Gradient
+
+__all__ = ["Gradient"]

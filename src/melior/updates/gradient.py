@@ -1,0 +1,56 @@
+"""Stochastic gradient steps on the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from melior.learner import Learner
+from melior.parts import AsIs, Objective, Stats, Transform, Update
+from melior.run import Run
+from melior.trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class Gradient(Update):
+    """Epochs of shuffled minibatches, one optimizer step each; by default a single step on the whole batch.
+
+    With more than one step the proximal log-probabilities are those of the policy before the first; with one they are
+    the step's own, and the ratio is 1 by construction.
+
+    Attributes:
+        epochs: passes over the batch.
+        minibatches: steps a pass.
+        unit: what is shuffled: "row", or "step" for memoryless policies (every action its own row).
+        each: a transform of every minibatch, such as `Whiten()`.
+        kl_stop: ends the update before a step at which the estimated KL to the proximal policy exceeds it; 0 is off.
+    """
+
+    epochs: int = 1
+    minibatches: int = 1
+    unit: Literal["row", "step"] = "row"
+    each: Transform = AsIs()
+    kl_stop: float = 0.0
+
+    def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> Stats:
+        if self.epochs * self.minibatches > 1:
+            batch = learner.record(batch)
+        if self.unit == "step":
+            batch = batch.steps()
+        figures: list[Stats] = []
+        for epoch in range(self.epochs):
+            for mini in learner.minibatches(batch, self.minibatches, run.rng(f"minibatch-{epoch}")):
+                loss = learner.gradient(objective, self.each(mini))
+                metrics = {name: float(value) for name, value in loss.metrics.items()}
+                if self.kl_stop and metrics["kl_proximal"] > self.kl_stop:
+                    learner.zero_grad()
+                    return mean_stats(figures) | {"updates": float(len(figures))}
+                figures.append({**metrics, "loss": float(loss.value), **learner.step()})
+        return mean_stats(figures) | {"updates": float(len(figures))}
+
+
+def mean_stats(figures: list[Stats]) -> Stats:
+    """The mean of each figure over the steps that report it."""
+    names = dict.fromkeys(name for row in figures for name in row)
+    values = {name: [row[name] for row in figures if name in row] for name in names}
+    return {name: sum(seen) / len(seen) for name, seen in values.items()}

@@ -27,7 +27,7 @@ def truncate(logp: Float[torch.Tensor, "N V"], top_p: float = 1.0, top_k: int = 
     if top_p >= 1 and not 0 < top_k < logp.shape[-1]:
         return logp
     ranked, order = logp.sort(-1, descending=True, stable=True)
-    if 0 < top_k:
+    if top_k > 0:
         ranked[:, top_k:] = -torch.inf
         ranked = ranked.log_softmax(-1)
     if top_p < 1:

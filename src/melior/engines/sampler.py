@@ -64,7 +64,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
-            raise UserError(f"temperature is {self.temperature}, but must be above 0; for the likeliest tokens use greedy")
+            raise UserError(
+                f"temperature is {self.temperature}, but must be above 0; for the likeliest tokens use greedy"
+            )
         if not 0 < self.top_p <= 1 or self.top_k < 0:
             raise UserError(f"top_p={self.top_p}, top_k={self.top_k}: top_p lies in (0, 1], top_k is 0 (off) or more")
 
@@ -80,14 +82,11 @@ class Sampling:
         ]
         return torch.cat([token for token, _ in parts]), torch.cat([logp for _, logp in parts])
 
-    def _draw(
-        self, logits: Mapping[str, torch.Tensor], uniform: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _draw(self, logits: Mapping[str, torch.Tensor], uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = {name: (wide(value) / self.temperature).log_softmax(-1) for name, value in logits.items()}
         mixed = logp["policy"]
         if self.blend is not None:
-            assert self.run is not None
-            mixed = self._blended(self.blend(logp, self.run), mixed)
+            mixed = self._blended(self.blend(logp, self.run), mixed)  # type: ignore[arg-type]
         if not bool(torch.isfinite(mixed.amax(-1)).all()):
             raise RunError("the policy's logits are not finite while sampling; its weights have diverged")
         mixed = truncate(mixed, self.top_p, self.top_k)
@@ -167,7 +166,9 @@ class _Completions:
     @classmethod
     def empty(cls, rows: int, width: int) -> _Completions:
         tokens = torch.zeros(rows, width, dtype=torch.long)
-        return cls(tokens, torch.zeros(rows, width, dtype=torch.float64), tokens.new_zeros(rows), tokens.new_zeros(rows))
+        return cls(
+            tokens, torch.zeros(rows, width, dtype=torch.float64), tokens.new_zeros(rows), tokens.new_zeros(rows)
+        )
 
     def sampled(self, device: torch.device) -> Sampled:
         width = max(1, int(self.length.max())) if len(self.length) else 1
@@ -207,7 +208,8 @@ def _decode(
         running = running & ~(ended | matched | limited)
         if not bool(running.any()):
             return
-        if int(running.sum()) <= 0.875 * len(rows):  # moving the cache costs about as much as a step of an eighth
+        # Moving the cache costs about a step of an eighth of the rows; none may walk on past its context.
+        if int(running.sum()) <= 0.875 * len(rows) or bool((~running & (most[rows] <= t + 1)).any()):
             index = running.nonzero().squeeze(-1)
             rows, running = rows[index], running[index]
             drawn = drawn[index.to(drawn.device)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -12,6 +12,7 @@ from melior.parts import Evaluation, Needs
 from melior.trajectories import Trajectories
 
 
+@runtime_checkable
 class Policy(Protocol):
     """A distribution over actions with trainable parameters.
 
@@ -68,6 +69,7 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """Walks one policy through N growing token sequences. Rows are those of `TextPolicy.decoder`, repeated in order."""
 
@@ -84,6 +86,7 @@ class Decoder(Protocol):
         ...
 
 
+@runtime_checkable
 class TextPolicy(Policy, Protocol):
     """A policy over token ids after a prompt of token ids.
 
@@ -109,6 +112,6 @@ class TextPolicy(Policy, Protocol):
         """The text of token ids, special tokens left out."""
         ...
 
-    def frozen(self) -> Self:
+    def frozen(self) -> TextPolicy:
         """The policy as it is at this moment, for scoring and sampling only."""
         ...

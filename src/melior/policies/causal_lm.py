@@ -1,0 +1,329 @@
+"""A transformers causal language model as a policy over token ids."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from melior.data.tokenizer import end_ids
+from melior.errors import RunError
+from melior.parts import Evaluation, Need, Needs
+from melior.policies.chunked import LogitSource, evaluate_chunks, functionals, other_sources
+from melior.policies.decoding import CachedDecoder
+from melior.policies.lora import Adapter
+from melior.policies.output import OutputHead
+from melior.policies.policy import Policy
+from melior.policies.value_head import FILE, ValueHead
+from melior.trajectories import Trajectories
+
+# Float32 logits of one chunk of positions: 64 MB.
+CHUNK_ELEMENTS = 2**24
+# What a forward and backward pass may keep on the CPU; on a GPU it is a share of the GPU's memory.
+BUDGET_BYTES = 2 * 10**9
+GPU_SHARE = 0.3
+POOLED_TOKENS = 10
+
+
+class CausalLM:
+    """A causal language model: exact log-probabilities, a value head on demand, cached decoding.
+
+    The likelihood is that of the tokens under logits / temperature. Dropout is always off.
+
+    Attributes:
+        network: the transformers model.
+        tokenizer: its tokenizer.
+        adapter: the LoRA adapter it acts with; None when all weights are the policy's own.
+        autocast: compute in bfloat16 over weights that stay float32.
+        vocabulary, context, stop_ids: as in `TextPolicy`.
+        chunk_elements: most logits (positions * vocabulary) that exist at once.
+    """
+
+    likelihood: Literal["exact", "surrogate", "none"] = "exact"
+
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: Any,
+        *,
+        adapter: Adapter | None = None,
+        temperature: float = 1.0,
+        autocast: bool = False,
+        gradient_checkpointing: bool = False,
+        value_from: Path | None = None,
+    ) -> None:
+        self.network = network
+        self.tokenizer = tokenizer
+        self.adapter = adapter
+        self.temperature = temperature
+        self.autocast = autocast
+        self.gradient_checkpointing = gradient_checkpointing
+        self.value_head: ValueHead | None = None
+        self.value_from = value_from
+        self.chunk_elements = CHUNK_ELEMENTS
+        config = network.config.get_text_config()
+        self.vocabulary = int(network.get_output_embeddings().weight.shape[0])
+        self.context = int(getattr(config, "max_position_embeddings", None) or 2**31)
+        self.stop_ids = end_ids(tokenizer, network.generation_config)
+        _silence(network, gradient_checkpointing)
+        self.output = OutputHead.of(network)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters lie."""
+        return self.network.get_output_embeddings().weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and of every log-probability: float32 or float64."""
+        return self.network.get_output_embeddings().weight.dtype
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within, the network computes as this policy: with its adapter, in its precision."""
+        with ExitStack() as stack:
+            if self.adapter is not None:
+                stack.enter_context(self.adapter.active())
+            # Casts made without gradient must not serve a pass with gradient, so they are never cached there.
+            stack.enter_context(
+                torch.autocast(
+                    self.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=torch.is_grad_enabled()
+                )
+            )
+            yield
+
+    def evaluate(
+        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, Policy] | None = None
+    ) -> Evaluation:
+        """`logp` [B,T] and all that is needed, for one micro-batch; zeros past the end of a row.
+
+        A need with a head is evaluated on the logits; "value" [B,T] is the value of the state before each token;
+        "hidden" [B,d] is the mean of the last 10 completion tokens at the middle layer. Dropout is off.
+        """
+        plain = {need for need in needs if need.head is None and need.quantity != "logp"}
+        wanted, sources = functionals(needs), other_sources(needs, others or {}, batch)
+        pooled = _wanted("hidden", plain)
+        with self.active():
+            rows = Rows.of(batch, self.device, whole=pooled is not None)
+            hidden, logits, middle = self._forward(rows, pooled is not None)
+            found = evaluate_chunks(hidden, rows.tokens, logits, wanted, sources, self._chunk_rows())
+        if (with_gradient := _wanted("value", plain)) is not None:
+            with torch.set_grad_enabled(with_gradient and torch.is_grad_enabled()):
+                found["value"] = self._value(hidden)
+        extra = {name: rows.spread(value) for name, value in found.items()}
+        if middle is not None:
+            with torch.set_grad_enabled(bool(pooled) and torch.is_grad_enabled()):
+                extra["hidden"] = rows.pool(middle, POOLED_TOKENS)
+        unknown = sorted({need.quantity for need in plain} - set(extra))
+        if unknown:
+            raise ValueError(f"a language model does not know the quantity '{unknown[0]}'; give the need a head")
+        return Evaluation(extra.pop("logp"), extra)
+
+    @torch.no_grad()
+    def logit_source(self, batch: Trajectories) -> LogitSource:
+        """The logits after temperature of the batch's actions, by chunks and without gradient."""
+        with self.active():
+            hidden, logits, _ = self._forward(Rows.of(batch, self.device), False)
+
+        def chunk(first: int, last: int) -> torch.Tensor:
+            with torch.no_grad(), self.active():
+                return logits(hidden[first:last], first, last)
+
+        return chunk
+
+    def prepare(self, needs: Needs) -> None:
+        """Grow a value head (zero, or the one saved beside the model) when a need asks for values."""
+        if self.value_head is None and any(need.quantity == "value" and need.head is None for need in needs):
+            width = int(self.network.get_output_embeddings().weight.shape[1])
+            self.value_head = ValueHead(width, self.dtype, self.device)
+            if self.value_from is not None and (self.value_from / FILE).exists():
+                self.value_head.load(self.value_from)
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The trainable parameters: all weights, or the adapter's, and the value head's."""
+        for name, value in self.network.named_parameters():
+            if value.requires_grad:
+                yield f"model.{name}", value
+        if self.value_head is not None:
+            for name, value in self.value_head.named_parameters():
+                if value.requires_grad:
+                    yield f"value_head.{name}", value
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Name -> live tensor of everything that training changes."""
+        return {name: value.detach() for name, value in self.named_parameters()}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Put such a state back; a missing, superfluous or misshapen tensor is an error that names it."""
+        mine = self.state()
+        for name in sorted(mine.keys() ^ state.keys()):
+            raise RunError(f"the saved policy {'lacks' if name in mine else 'has a superfluous'} tensor '{name}'")
+        for name, value in mine.items():
+            if value.shape != state[name].shape:
+                raise RunError(
+                    f"the saved tensor '{name}' has shape {tuple(state[name].shape)} instead of {tuple(value.shape)}"
+                )
+            value.copy_(state[name])
+
+    def frozen(self) -> CausalLM:
+        """The policy as it is now: a copy, or with LoRA the same base weights under a copy of the adapter."""
+        twin = copy.copy(self)
+        if self.adapter is None:
+            twin.network = copy.deepcopy(self.network).requires_grad_(False)
+        else:
+            twin.adapter = self.adapter.frozen()
+        twin.value_head = copy.deepcopy(self.value_head)
+        if twin.value_head is not None:
+            twin.value_head.requires_grad_(False)
+        return twin
+
+    def save(self, folder: Path) -> None:
+        """Write a plain transformers folder (with LoRA a peft folder) with tokenizer, and the value head beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.adapter is None:
+            self.network.save_pretrained(str(folder))
+        else:
+            self.adapter.save(folder)
+        self.tokenizer.save_pretrained(str(folder))
+        if self.value_head is not None:
+            self.value_head.save(folder)
+
+    def rows_at_once(self, width: int) -> int:
+        """How many rows of `width` tokens (prompt included) a forward and backward pass may hold in moderate memory."""
+        config = self.network.config.get_text_config()
+        hidden = int(self.network.get_output_embeddings().weight.shape[1])
+        inner = getattr(config, "intermediate_size", None) or 4 * hidden
+        layer, layers = 12 * hidden + 4 * int(inner), int(getattr(config, "num_hidden_layers", 1))
+        kept = layers * hidden + layer if self.gradient_checkpointing else layers * layer
+        if self.output.scale is None:
+            kept += 3 * self.vocabulary
+        budget = float(BUDGET_BYTES)
+        if self.device.type == "cuda":
+            budget = max(budget, GPU_SHARE * torch.cuda.get_device_properties(self.device).total_memory)
+        return max(1, int(budget / (max(width, 1) * kept * self.dtype.itemsize)))
+
+    def decoder(self, prompts: Sequence[tuple[int, ...]], n: int) -> CachedDecoder:
+        """A decoder over len(prompts) * n rows, the n siblings of a prompt together."""
+        return CachedDecoder(self, prompts, n)
+
+    def render(self, prompt: object) -> tuple[int, ...]:
+        """Token ids of a plain text, without template and special tokens."""
+        return tuple(self.tokenizer.encode(str(prompt), add_special_tokens=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def _chunk_rows(self) -> int:
+        return max(1, self.chunk_elements // self.vocabulary)
+
+    def _value(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.value_head is None:
+            raise RunError("values are needed, but the policy was not prepared for them; call prepare(needs) first")
+        return self.value_head(hidden)
+
+    def _forward(
+        self, rows: Rows, middle: bool
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor, int, int], torch.Tensor], torch.Tensor | None]:
+        """Last hidden states [M,d] at the actions, their logits by chunks, and the middle layer [B,L,d] if asked."""
+        out = self.output.run(self.network, rows.ids, rows.positions(), middle)
+        hidden = out.hidden.flatten(0, 1)[rows.before]
+        full = None if out.logits is None else out.logits.flatten(0, 1)[rows.before]
+
+        def logits(part: torch.Tensor, first: int, last: int) -> torch.Tensor:
+            raw = self.output(self.network, part) if full is None else full[first:last]
+            return raw.to(self.dtype) / self.temperature
+
+        return hidden, logits, out.middle
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A micro-batch as one rectangle of token ids: prompt, then completion, then padding on the right.
+
+    Causal attention never looks right, so neither a mask nor a pad token is needed.
+
+    Attributes:
+        ids: [B,L] token ids.
+        before: [M] places in the flattened [B,L] whose logits predict the M actions that exist.
+        tokens: [M] those actions.
+        place: [M] their places in the flattened [B,T].
+        shape: (B, T).
+        prompts: [B] prompt lengths.
+        lengths: [B] completion lengths.
+    """
+
+    ids: torch.Tensor
+    before: torch.Tensor
+    tokens: torch.Tensor
+    place: torch.Tensor
+    shape: tuple[int, int]
+    prompts: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Trajectories, device: torch.device, whole: bool = False) -> Rows:
+        """`whole` keeps each row's last token too, whose logits predict nothing."""
+        assert batch.tokens is not None
+        tokens, lengths = batch.tokens.cpu().numpy(), batch.length.cpu().numpy().astype(np.int64)
+        before = np.array([len(prompt) for prompt in batch.prompt], dtype=np.int64)
+        if len(before) and before.min() < 1:
+            raise ValueError(f"row {int(before.argmin())} has an empty prompt; it needs at least one token")
+        b, t = tokens.shape
+        width = max(int((before + lengths).max()) - (not whole), 1) if b else 1
+        ids = np.zeros((b, width + 1), dtype=np.int64)
+        for row, prompt, completion, length in zip(ids, batch.prompt, tokens, lengths, strict=True):
+            row[: len(prompt)] = prompt
+            row[len(prompt) : len(prompt) + length] = completion[:length]
+        rows, columns = np.nonzero(np.arange(t) < lengths[:, None])
+        flat = torch.from_numpy(
+            np.stack([rows * width + before[rows] - 1 + columns, tokens[rows, columns], rows * t + columns])
+        )
+        at, chosen, place = flat.to(device)
+        sizes = torch.from_numpy(np.stack([before, lengths])).to(device)
+        return cls(torch.from_numpy(ids[:, :width]).to(device), at, chosen, place, (b, t), sizes[0], sizes[1])
+
+    def positions(self) -> torch.Tensor:
+        """[B,L] position ids."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device).expand_as(self.ids)
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """[M] -> [B,T], zeros elsewhere."""
+        b, t = self.shape
+        return values.new_zeros(b * t).index_copy(0, self.place, values).view(b, t)
+
+    def pool(self, states: torch.Tensor, most: int) -> torch.Tensor:
+        """[B,L,d] -> [B,d]: the mean over each row's last `most` completion tokens; zero for an empty completion."""
+        column = torch.arange(self.ids.shape[1], device=self.ids.device)
+        end, count = (self.prompts + self.lengths)[:, None], self.lengths.clamp(max=most)[:, None]
+        weight = ((column < end) & (column >= end - count)) / count.clamp(min=1)
+        return (weight.to(states.dtype)[:, None] @ states).squeeze(1)
+
+
+def _wanted(quantity: str, needs: set[Need]) -> bool | None:
+    """None when nobody needs the quantity, otherwise whether somebody needs its gradient."""
+    asked = [need.on == "policy" for need in needs if need.quantity == quantity]
+    return any(asked) if asked else None
+
+
+def _silence(network: Any, gradient_checkpointing: bool) -> None:
+    """Evaluation mode for good: dropout would make the first ratio differ from 1."""
+    network.eval()
+    if not gradient_checkpointing:
+        return
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in network.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            # A layer recomputes itself only in training mode; its children stay in evaluation mode.
+            layer.training = True
+            for name, value in vars(layer).items():
+                if "drop" in name and isinstance(value, float):
+                    setattr(layer, name, 0.0)

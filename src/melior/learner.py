@@ -34,7 +34,6 @@ class Learner:
         optimizer: torch.optim.Optimizer,
         aggregate: Aggregate,
         *,
-        scorers: Callable[[str], Policy] | None = None,
         averages: Sequence[tuple[Policy, float]] = (),
         rows_per_micro: int = 0,
         clip_grad: float = 0.0,
@@ -46,7 +45,7 @@ class Learner:
         self.rows_per_micro = rows_per_micro
         self.clip_grad = clip_grad
         self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
-        self._scorers = scorers
+        self.scorers: Callable[[str], Policy] | None = None  # name -> policy, for heads; the run sets it
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
 
     # ---- looking
@@ -220,9 +219,9 @@ class Learner:
 
     def _others(self, needs: Needs) -> dict[str, Policy]:
         names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}
-        if names and self._scorers is None:
+        if names and self.scorers is None:
             raise RunError(f"no scorer is known here, but {sorted(names)} is needed")
-        return {name: self._scorers(name) for name in sorted(names)} if self._scorers is not None else {}
+        return {name: self.scorers(name) for name in sorted(names)} if self.scorers is not None else {}
 
     @staticmethod
     def _differentiable(objective: Objective) -> Needs:

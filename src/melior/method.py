@@ -38,7 +38,7 @@ class Method(Part):
 
     name: str
     advantage: Transform
-    objective: Objective
+    objective: Objective | Term
     aggregate: Aggregate
     update: Update
     rollout: Rollout
@@ -57,6 +57,11 @@ class Method(Part):
     def but(self, name: str, **changes: Any) -> Method:
         """A new method that differs from this one in the named fields."""
         return replace(self, name=name, **changes)
+
+    @property
+    def world(self) -> str:
+        """Where its rollout acts: "language" or "environments"."""
+        return self.rollout.world
 
     def of(self, learner: str) -> Method:
         """The record that trains this learner."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -25,6 +25,7 @@ S = TypeVar("S")
 Stats = dict[str, float]
 
 
+@runtime_checkable
 class Head(Protocol):
     """A functional of the next-action distribution, evaluated chunk by chunk so that no [B,T,V] tensor is ever held.
 
@@ -147,8 +148,14 @@ class Loss:
 class Transform(Part):
     """Reward, teacher and advantage stages: batch -> batch.
 
-    `A | B` chains two, `0.7 * A + 0.3 * B` mixes their advantages.
+    `A | B` chains two, `0.7 * A + 0.3 * B` mixes their advantages. One that teaches nothing to a row without siblings
+    says so by `needs_siblings`.
     """
+
+    @property
+    def needs_siblings(self) -> bool:
+        """Whether a group of one has nothing to learn from."""
+        return False
 
     def __call__(self, batch: Trajectories) -> Trajectories:
         raise NotImplementedError("a Transform is a part of its own: write __call__(batch) -> batch")

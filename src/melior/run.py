@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -19,6 +20,7 @@ from melior.rollouts.prompts import Prompts
 from melior.trajectories import Trajectories
 
 
+@runtime_checkable
 class World(Protocol):
     """Where policies act and are judged: text with its prompts and rewards, or environments."""
 
@@ -40,8 +42,20 @@ class World(Protocol):
         """Held-out figures of the current policy; the one called "score" is what runs are compared by."""
         ...
 
+    def figures(self, run: Run, batch: Trajectories) -> Mapping[str, float]:
+        """What is worth logging about a scored batch: rewards, lengths, returns."""
+        ...
+
     def load_policy(self, path: str) -> Policy:
         """A policy from a path, for scorers."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """What a resumed run must put back: the position in the data, the environments."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put it back."""
         ...
 
     def envs(self) -> Any:
@@ -59,14 +73,20 @@ class Run:
         round: refill round within the step.
         state: name -> state of each memory; those of further learners are named "learner/memory".
         version: how often the weights were pushed to the sampler.
+        notes: what was decided on the user's behalf, and what looks odd.
+        batches: learner -> the last credited batch, for those who watch the run (never read by a part).
     """
 
     def __init__(self, method: Method, settings: Any, world: World, learners: Mapping[str, Learner]) -> None:
         self.method, self.settings, self.world = method, settings, world
         self.step, self.round, self.version = 0, 0, 0
         self._learners = dict(learners)
+        for name, learner in self._learners.items():
+            learner.scorers = partial(self.scorer, learner=name)
         self._scorers: dict[str, Policy] = {}
         self.state: dict[str, Any] = {}
+        self.batches: dict[str, Trajectories] = {}
+        self.notes: tuple[str, ...] = ()
 
     # ---- acting
 

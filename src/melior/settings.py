@@ -62,10 +62,11 @@ class LanguageSettings(RunSettings):
         data: JSONL, JSON or Parquet file, or a `datasets` id; "" when `task` is given.
         prompt_column: the column that holds the prompt; "" finds the usual names.
         prompt_template: a format string over columns that makes the prompt, such as "Q: {question}\\nA:".
+        answer_column: the column that built-in rewards compare with; "" finds the usual names.
         eval_data: rows for evaluation; "" takes the task's held-out set, or `eval_fraction` of the data.
         eval_fraction: share of `data` held out when `eval_data` is not given.
         eval_prompts: prompts of one evaluation, at most.
-        eval_k: the k of pass@k; that many completions a prompt are sampled.
+        eval_k: the k of pass@k; the largest decides how many completions of a prompt are sampled.
         reward: reward functions: "path.py:name", "module:name" or built-in names; () takes the task's.
         reward_weights: one weight for each reward; () weighs all by 1.
         reward_workers: processes that run the user's reward functions; 0 runs them in this process under an alarm.
@@ -82,6 +83,7 @@ class LanguageSettings(RunSettings):
         truncated: what becomes of completions that hit `max_tokens`: "keep" trains on them, "mask" leaves their tokens
             out of the loss while their rewards stay in the group's statistics.
         system: system message for chat models.
+        prefill: assistant text that every completion starts from; it is not trained on, and rewards see it.
         chat: "auto" (wrap prompts when the tokenizer has a template), "always", "never".
         template_args: further arguments of the chat template.
         dtype: "float32", or "bfloat16" for computation in bfloat16 over float32 weights.
@@ -97,10 +99,11 @@ class LanguageSettings(RunSettings):
     data: str = ""
     prompt_column: str = ""
     prompt_template: str = ""
+    answer_column: str = ""
     eval_data: str = ""
     eval_fraction: float = 0.1
     eval_prompts: int = 256
-    eval_k: int = 1
+    eval_k: tuple[int, ...] = (1,)
     reward: tuple[str, ...] = ()
     reward_weights: tuple[float, ...] = ()
     reward_workers: int = 0
@@ -117,6 +120,7 @@ class LanguageSettings(RunSettings):
     stop: tuple[str, ...] = ()
     truncated: Literal["keep", "mask"] = "keep"
     system: str = ""
+    prefill: str = ""
     chat: Literal["auto", "always", "never"] = "auto"
     template_args: Mapping[str, Any] = field(default_factory=dict)
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"

@@ -45,6 +45,11 @@ class GroupDecoupled(Transform):
     batch_norm: Literal["sequence", "token", "none"] = "sequence"
     batch_eps: float = 1e-4
 
+    @property
+    def needs_siblings(self) -> bool:
+        """A row without siblings learns nothing."""
+        return True
+
     def __call__(self, batch: Trajectories) -> Trajectories:
         names = list(batch.components)
         if not names:

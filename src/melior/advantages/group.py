@@ -15,7 +15,7 @@ from melior.trajectories import Trajectories
 
 def spread(row: Float[torch.Tensor, "B"], mask: Bool[torch.Tensor, "B T"]) -> Float[torch.Tensor, "B T"]:
     """One number a row on each of its trained actions, zero elsewhere; a row without a number (NaN) gets zeros."""
-    return row.nan_to_num(0.0)[:, None] * mask
+    return torch.where(row.isnan(), torch.zeros_like(row), row)[:, None] * mask
 
 
 def group_relative(
@@ -62,6 +62,11 @@ class GroupRelative(Transform):
     ddof: int = 1
     floor: float = 0.0
     single: Literal["zero", "reward"] = "zero"
+
+    @property
+    def needs_siblings(self) -> bool:
+        """A row without siblings learns nothing."""
+        return self.single == "zero"
 
     def __call__(self, batch: Trajectories) -> Trajectories:
         assert batch.reward is not None

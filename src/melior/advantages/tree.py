@@ -83,6 +83,11 @@ class PrefixTree(Transform):
     eps: float = 1e-6
     ddof: int = 1
 
+    @property
+    def needs_siblings(self) -> bool:
+        """A row without siblings learns nothing."""
+        return True
+
     def __call__(self, batch: Trajectories) -> Trajectories:
         assert batch.reward is not None and batch.tokens is not None
         value = prefix_values(batch.tokens, batch.present, batch.reward, batch.group)

@@ -22,12 +22,13 @@ def whiten(
 ) -> Float[torch.Tensor, "*S"]:
     """(x - mean) / (std + eps) over the masked entries; zero elsewhere.
 
-    Fewer than ddof + 1 entries, or a deviation of at most `floor`, are centered and not divided.
+    Fewer than ddof + 1 entries, or a deviation of at most `floor`, are centered and not divided. Entries that are all
+    equal have exactly that mean and deviation zero.
     """
     inside = values[mask].double()
     if inside.numel() == 0:
         return torch.zeros_like(values)
-    mean = inside.mean()
+    mean = inside[0] if bool((inside == inside[0]).all()) else inside.mean()
     count = inside.numel() - ddof
     std = (inside - mean).square().sum().div(count).sqrt() if count > 0 else torch.zeros_like(mean)
     moved = values.double() - mean if center else values.double()

@@ -1,0 +1,228 @@
+"""The Python entry: train, evaluate, load. The command line is a thin call of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from melior.catalogue import resolve
+from melior.config import config_text, read_config
+from melior.errors import UserError
+from melior.loops import loop_of
+from melior.loops.given import Given
+from melior.loops.progress import Progress
+from melior.loops.summary import summary_text
+from melior.loops.training import Callback, Trainee, Training
+from melior.request import Request, resolve_request
+from melior.serialize import fingerprint
+from melior.storage.checkpoints import Checkpoints
+from melior.storage.folder import RunFolder, default_path
+from melior.storage.trackers import trackers
+
+__all__ = ["Callback", "Result", "check", "evaluate", "load", "train"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind.
+
+    Attributes:
+        path: the run folder.
+        summary: as in `summary.json`: `before`, `after`, `steps`, `tokens`, `seconds`, `interrupted`.
+        trainee: what was trained, live; for a language or control method `trainee.run` is its handle.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+    trainee: Trainee
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model."""
+        return self.path / "model"
+
+
+def train(
+    method: Any = None,
+    *,
+    model: Any = None,
+    data: Any = None,
+    eval_data: Any = None,
+    reward: Any = None,
+    env: Any = None,
+    out: str | Path | None = None,
+    name: str = "",
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    paper_settings: bool = False,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train a policy with a method.
+
+    Args:
+        method: a name of the catalogue, "mine.py:MINE", "package.module:NAME", or a record; "grpo" by default.
+        model: a folder, hub id or GGUF file, "bundled", "table", or a transformers model (with its tokenizer as a
+            pair).
+        data: a file, a `datasets` id, or rows as mappings; the bundled task is used when none is given.
+        eval_data: held-out rows, likewise.
+        reward: a function or its name, or several; see `melior.rewards.functions.resolve`.
+        env: a Gymnasium id, a function that makes an environment, or "path.py:function".
+        out: the run folder; by default a new one under `runs/`.
+        name: the beginning of that folder's name; by default the method's.
+        config: a configuration file of an earlier run to start from.
+        resume: a run folder to go on with; nothing else is needed then.
+        overrides: exact changes such as "objective.clip.high=0.28".
+        paper_settings: adopt the paper's own settings.
+        callbacks: hooks into steps, evaluations and saves.
+        quiet: print nothing.
+        **settings: any field of the settings (`melior.settings`): steps, seed, lr, n, ...
+
+    Returns:
+        The run's result. A run that Ctrl-C interrupted has `summary["interrupted"]`.
+
+    Raises:
+        UserError: a mistake in the request, before anything ran.
+        RunError: a failure during the run; everything up to the last checkpoint is kept.
+    """
+    given, values = _objects(model=model, data=data, eval_data=eval_data, reward=reward, env=env)
+    if resume is not None:
+        return _go_on(Path(resume), given, callbacks, quiet)
+    request = resolve_request(method, {**values, **settings}, overrides, config, paper_settings)
+    return _begin(request, given, out, name, callbacks, quiet)
+
+
+def check(method: Any = None, **request: Any) -> str:
+    """Look before you spend: what `train` with the same arguments would do, as text; nothing is trained or written."""
+    objects = {key: request.pop(key, None) for key in ("model", "data", "eval_data", "reward", "env")}
+    for unused in ("out", "name", "callbacks", "quiet"):
+        request.pop(unused, None)
+    overrides, config = request.pop("overrides", ()), request.pop("config", None)
+    paper = request.pop("paper_settings", False)
+    given, values = _objects(**objects)
+    resolved = resolve_request(method, {**values, **request}, overrides, config, paper)
+    trainee = _trainee(resolved.record, resolved.settings, given)
+    return "\n".join([*resolved.notes, trainee.preview()])
+
+
+def evaluate(model: Any, **settings: Any) -> Mapping[str, Any]:
+    """Held-out figures of a model or of a finished run, with 95 % intervals.
+
+    Args:
+        model: a run folder (its own task and settings are taken), or whatever `train` takes as a model.
+        **settings: task, data, reward, eval_k, eval_prompts, temperature, ... as for `train`.
+    """
+    folder = Path(model) if isinstance(model, str | Path) else None
+    if folder is not None and (folder / "config.yaml").exists() and not settings.get("data"):
+        return load(folder, **settings).evaluate()
+    return _trainee_for_evaluation(model, settings).evaluate()
+
+
+def load(run: str | Path, **settings: Any) -> Trainee:
+    """What a run trained, as of its newest checkpoint; further settings replace the run's own."""
+    path = Path(run)
+    saved = read_config(path)
+    if saved.settings is None:
+        raise UserError(f"{path}/config.yaml holds no settings")
+    request = resolve_request(None, settings, config=path)
+    trainee = _trainee(request.record, request.settings, None)
+    checkpoints = Checkpoints(path / "checkpoints", saved.settings.keep, saved.settings.keep_best)
+    newest = checkpoints.latest()
+    if newest is None:
+        raise UserError(f"{path} holds no complete checkpoint")
+    trainee.load(newest / "model", checkpoints.load(newest)["state"])
+    return trainee
+
+
+# ---- inside
+
+
+def _begin(
+    request: Request, given: Given, out: str | Path | None, name: str, callbacks: Sequence[Callback], quiet: bool
+) -> Result:
+    record, settings = request.record, request.settings
+    path = Path(out) if out else default_path(name or record.name.replace(":", "-"), time.localtime())
+    RunFolder.check(path)
+    trainee = _trainee(record, settings, given)
+    progress = Progress(settings.steps, quiet)
+    for note in (*request.notes, *getattr(trainee, "notes", ())):
+        progress.note(note)
+    with RunFolder.create(path, config_text(record, settings), fingerprint(record)) as folder:
+        training = _training(trainee, settings, folder, progress, callbacks)
+        progress.note(trainee.preview(short=True))
+        training.start()
+        return _run(training, quiet)
+
+
+def _go_on(path: Path, given: Given, callbacks: Sequence[Callback], quiet: bool) -> Result:
+    saved = read_config(path)
+    if saved.settings is None:
+        raise UserError(f"{path}/config.yaml holds no settings")
+    with RunFolder.open(path) as folder:
+        trainee = _trainee(saved.record, saved.settings, given)
+        progress = Progress(saved.settings.steps, quiet)
+        if saved.changed():
+            progress.note(saved.changed())
+        training = _training(trainee, saved.settings, folder, progress, callbacks)
+        training.resume()
+        return _run(training, quiet)
+
+
+def _training(
+    trainee: Trainee, settings: Any, folder: RunFolder, progress: Progress, callbacks: Sequence[Callback]
+) -> Training:
+    watched, notes = trackers(settings.log_to, folder.path, settings)
+    for note in notes:
+        progress.note(note)
+    return Training(trainee, settings, folder, progress, watched, callbacks)
+
+
+def _run(training: Training, quiet: bool) -> Result:
+    summary = training.run()
+    if not quiet:
+        print(summary_text(summary, training.folder.path))
+    return Result(training.folder.path, summary, training.trainee)
+
+
+def _trainee(record: Any, settings: Any, given: Given | None) -> Trainee:
+    return loop_of(record).trainee(record, settings, given or Given())
+
+
+def _trainee_for_evaluation(model: Any, settings: Mapping[str, Any]) -> Trainee:
+    objects = {key: settings.get(key) for key in ("data", "eval_data", "reward")}
+    rest = {key: value for key, value in settings.items() if key not in objects}
+    given, values = _objects(model=model, **objects)
+    # A record without a reference, so that nothing but the model itself is loaded.
+    request = resolve_request("reinforce", {**values, "eval_fraction": 0.0, **rest, "steps": 0})
+    return _trainee(resolve("reinforce"), replace(request.settings), given)
+
+
+def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:
+    """Splits arguments into objects and settings: paths and names are settings, everything else is an object."""
+    objects: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if value is None:
+            continue
+        if key == "reward":
+            several = list(value) if isinstance(value, list | tuple) else [value]
+            values["reward"] = tuple(spec if isinstance(spec, str) else _described(spec) for spec in several)
+            if not all(isinstance(spec, str) for spec in several):
+                objects["reward"] = several
+        elif isinstance(value, str | Path):
+            values[key] = str(value)
+        else:
+            objects[key] = value
+            values[key] = _described(value)
+    return Given(**objects), values
+
+
+def _described(value: Any) -> str:
+    """How an object stands in the configuration, where it cannot be written down."""
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"<{getattr(value, '__module__', type(value).__module__)}.{name}>"

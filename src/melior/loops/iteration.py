@@ -1,0 +1,63 @@
+"""One step of the line, the same for every method and every world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from melior.optimizers import rate
+from melior.run import Run
+from melior.trajectories import Trajectories, concatenate
+
+
+def iterate(run: Run) -> dict[str, float]:
+    """Roll out, score, keep, credit, update, remember, sync; then the step is counted. Returns its figures.
+
+    Figures of further learners are prefixed by the learner's name. A batch in which nothing is left to learn is a
+    skipped step: counted, logged as "skipped" 1, and without any change.
+    """
+    metrics: dict[str, float] = {}
+    for name, batch in gather(run).items():
+        learner = run.learner(name)
+        learner.rate = rate(run.settings, run.step)
+        figures = dict(run.world.figures(run, batch)) | {"refills": float(run.round)}
+        if bool(batch.mask.any()):
+            batch = run.credit(batch, name)
+            method = run.method.of(name)
+            stats = method.update(learner, batch, method.objective, run)
+            for key, memory in run.memories(name):
+                run.state[key] = memory.observe(run.state[key], batch, stats)
+            run.sync(name)
+            run.batches[name] = batch
+            figures |= stats
+        figures["skipped"] = float(not figures.get("update_norm"))
+        prefix = "" if name == "policy" else f"{name}/"
+        metrics |= {prefix + key: value for key, value in figures.items()}
+    run.step += 1
+    return metrics
+
+
+def gather(run: Run) -> Mapping[str, Trajectories]:
+    """One scored batch a learner: rounds of prompts until the curriculum has kept enough, or its tries are spent."""
+    kept: dict[str, list[Trajectories]] = {}
+    for number in range(run.method.curriculum.refill + 1):
+        run.round = number
+        for name, batch in run.method.rollout(run, run.method.curriculum.select(run)).items():
+            batch = run.score(batch, name)
+            kept.setdefault(name, []).append(batch.rows(run.method.of(name).curriculum.keep(batch)))
+        if run.method.curriculum.refill and _groups(next(iter(kept.values()))) >= run.settings.prompts:
+            break
+    batches = {name: concatenate(rounds) for name, rounds in kept.items()}
+    if run.method.curriculum.refill:
+        batches = {name: _first_groups(batch, run.settings.prompts) for name, batch in batches.items()}
+    return batches
+
+
+def _groups(batches: list[Trajectories]) -> int:
+    return sum(len(batch.group.unique()) for batch in batches)
+
+
+def _first_groups(batch: Trajectories, count: int) -> Trajectories:
+    """The groups that were sampled first: what a refill brought in excess is dropped."""
+    return batch.rows(torch.isin(batch.group, batch.group.unique()[:count]))

@@ -1,0 +1,266 @@
+"""Language runs: settings and objects become a `Run` over text, and the run a `Trainee`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from melior.data import Renderer
+from melior.errors import UserError
+from melior.learner import Learner
+from melior.loops.given import Given
+from melior.loops.iteration import iterate
+from melior.loops.preview import language_preview
+from melior.method import Method
+from melior.optimizers import make_optimizer
+from melior.policies.policy import TextPolicy
+from melior.policies.table import Table
+from melior.rewards.functions import resolve
+from melior.rewards.runner import RewardRunner
+from melior.rollouts.prompts import Prompt
+from melior.run import Run
+from melior.settings import LanguageSettings
+from melior.storage.folder import RunFolder
+from melior.storage.rollouts import RolloutWriter
+from melior.tasks import Task, bundled_model, get_task
+from melior.worlds.rows import Row, Source, open_source
+from melior.worlds.text import TextWorld
+
+SETTINGS = LanguageSettings
+
+
+def trainee(method: Method, settings: LanguageSettings, given: Given) -> LanguageTrainee:
+    """A language run, ready for the outer loop."""
+    return LanguageTrainee(build(method, settings, given))
+
+
+def build(method: Method, settings: LanguageSettings, given: Given | None = None) -> Run:
+    """A prepared run of the method: model, data and rewards loaded and checked against each other."""
+    given = given or Given()
+    uses_task = given.data is None and not settings.data
+    task = get_task(settings.task) if settings.task and uses_task else None
+    source = open_source(settings, task, given.data, given.eval_data)
+    rewards, weights, outcome = _rewards(settings, task, given.reward)
+    rewards.check(_columns(source), source.sample)
+    policy, render = _policy(settings, task, source, given.model)
+    for slot, row in enumerate(source.sample):
+        render(slot, slot, row)
+    learners = {"policy": _learner(method, settings, policy)}
+    for name, other in method.others.items():
+        learners[name] = _learner(other, settings, _policy(settings, task, source, given.model)[0])
+    world = TextWorld(
+        settings,
+        source.train,
+        source.held_out,
+        render,
+        rewards,
+        weights,
+        outcome,
+        loader=lambda path: _load_model(path, settings, None)[0],
+    )
+    check_likelihood(method, policy)
+    run = Run(method, settings, world, learners)
+    run.notes = source.notes + _warnings(method, settings)
+    run.prepare()
+    return run
+
+
+class LanguageTrainee:
+    """A language run as the outer loop sees it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._rollouts: RolloutWriter | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self.run.step
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided on the user's behalf, and what looks odd."""
+        return self.run.notes
+
+    def advance(self) -> dict[str, float]:
+        """One step of the line."""
+        metrics = iterate(self.run)
+        batches = self.run.batches.values()
+        metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in batches))
+        return metrics
+
+    def preview(self, short: bool = False) -> str:
+        """What the run is about to do, in words."""
+        return language_preview(self.run, short)
+
+    def evaluate(self) -> Mapping[str, Any]:
+        """Held-out figures."""
+        return self.run.evaluate()
+
+    def state(self) -> Any:
+        """Everything but the trained weights."""
+        learners = {name: learner.state() for name, learner in self.run.learners.items()}
+        return {
+            "step": self.run.step,
+            "version": self.run.version,
+            "world": dict(self.run.world.state()),
+            "memory": {name: _memory_state(state) for name, state in self.run.state.items()},
+            "learners": learners,
+            "scorers": {name: self.run.scorers[name].state() for name in self._owned()},
+        }
+
+    def load(self, folder: Path, state: Any) -> None:
+        """Put the state back, and nothing else: memories and scorers included."""
+        self.run.step, self.run.version = state["step"], state["version"]
+        self.run.world.load_state(state["world"])
+        for name, learner in self.run.learners.items():
+            learner.load_state(state["learners"][name])
+        for name, saved in state["memory"].items():
+            if hasattr(self.run.state[name], "load_state"):
+                self.run.state[name].load_state(saved)
+            else:
+                self.run.state[name] = saved
+        for name in self._owned():
+            self.run.scorers[name].load_state(state["scorers"][name])
+
+    def save(self, folder: Path) -> None:
+        """Each learner's model in its own public format; further learners in folders of their names."""
+        for name, learner in self.run.learners.items():
+            learner.policy.save(folder if name == "policy" else folder / name)
+
+    def record(self, folder: RunFolder) -> None:
+        """The step's rollouts, as Parquet."""
+        if self._rollouts is None:
+            self._rollouts = RolloutWriter(folder.path, self.run.settings.keep_rollouts)
+        for name, batch in self.run.batches.items():
+            self._rollouts.write(self.run.step, batch, "" if name == "policy" else name)
+        self.run.batches.clear()
+
+    def forget(self, folder: RunFolder) -> None:
+        """Rollouts of later steps are removed."""
+        RolloutWriter(folder.path, self.run.settings.keep_rollouts).cut(self.run.step)
+
+    def _owned(self) -> list[str]:
+        """Scorers whose weights neither a path nor the live policy gives back."""
+        kinds = ("initial", "average", "snapshot")
+        return [name for name in self.run.scorers if self._record(name).weights in kinds]
+
+    def _record(self, key: str) -> Any:
+        learner, _, name = key.partition("/")
+        return self.run.scorer_record(name, learner)
+
+
+def _memory_state(state: Any) -> Any:
+    return state.state() if hasattr(state, "state") else state
+
+
+def check_likelihood(method: Method, policy: Any) -> None:
+    """Refuses parts that need an exact likelihood for a policy that has none."""
+    if policy.likelihood == "exact":
+        return
+    strict = sorted({type(part).__name__ for part in method.walk() if part.exact_likelihood})
+    if strict:
+        raise UserError(
+            f"{', '.join(strict)} of method '{method.name}' need an exact likelihood, and this policy's is "
+            f"{policy.likelihood}; choose other terms"
+        )
+
+
+def _warnings(method: Method, settings: LanguageSettings) -> tuple[str, ...]:
+    alone = [type(part).__name__ for part in method.walk() if getattr(part, "needs_siblings", False)]
+    if settings.n == 1 and alone:
+        return (
+            f"n is 1: {alone[0]} compares an answer with its siblings, and there are none, so every advantage is 0 "
+            "(choose n >= 2, or a method with a baseline of its own such as remax)",
+        )
+    return ()
+
+
+def _learner(method: Method, settings: LanguageSettings, policy: TextPolicy) -> Learner:
+    policy.prepare(method.needs())
+    optimizer = make_optimizer(dict(policy.named_parameters()), settings)
+    return Learner(
+        policy,
+        optimizer,
+        method.aggregate,
+        rows_per_micro=settings.rows_per_micro,
+        clip_grad=settings.clip_grad,
+    )
+
+
+def _rewards(
+    settings: LanguageSettings, task: Task | None, given: Sequence[Callable[..., Any] | str] | None
+) -> tuple[RewardRunner, Mapping[str, float], str]:
+    specs: Sequence[Any] = given if given is not None else settings.reward
+    if settings.reward_weights and len(settings.reward_weights) != len(specs):
+        raise UserError(f"reward_weights has {len(settings.reward_weights)} numbers for {len(specs)} rewards")
+    if specs:
+        weights = settings.reward_weights or (1.0,) * len(specs)
+        functions = [resolve(spec, weight) for spec, weight in zip(specs, weights, strict=True)]
+        outcome = settings.outcome
+    elif task is not None:
+        functions = [resolve(call, task.weights.get(name, 1.0), name=name) for name, call in task.rewards.items()]
+        outcome = settings.outcome or task.outcome
+    else:
+        raise UserError("no reward: give reward functions (path.py:name, module:name, or built-in such as numeric)")
+    runner = RewardRunner(functions, settings.reward_workers, settings.reward_timeout)
+    return runner, {function.name: function.weight for function in runner.functions}, outcome
+
+
+def _columns(source: Source) -> set[str]:
+    return set.intersection(*(set(row) for row in source.sample)) if source.sample else set()
+
+
+def _policy(
+    settings: LanguageSettings, task: Task | None, source: Source, model: Any
+) -> tuple[TextPolicy, Callable[[int, int, Row], Prompt]]:
+    if model is None and settings.model == "table":
+        return _table(settings, task)
+    policy, tokenizer = _load_model(settings.model, settings, model)
+    renderer = Renderer(
+        tokenizer,
+        system=settings.system or None,
+        template_args=dict(settings.template_args),
+        prefill=settings.prefill,
+        chat=settings.chat,
+        max_prompt_tokens=settings.max_prompt_tokens or None,
+        context=policy.context,
+        max_tokens=settings.max_tokens,
+    )
+
+    def render(slot: int, index: int, row: Row) -> Prompt:
+        rendered = renderer.render(row)
+        return Prompt(slot, rendered.ids, rendered.text, row, rendered.prefill, rendered.messages, index)
+
+    return policy, render
+
+
+def _table(settings: LanguageSettings, task: Task | None) -> tuple[TextPolicy, Callable[[int, int, Row], Prompt]]:
+    if task is None or not task.vocabulary:
+        raise UserError("the tabular policy plays tasks with a fixed set of prompts and symbols, such as lock")
+    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+    prompts = len(task.fixed)
+    table = Table(prompts, settings.max_tokens, task.vocabulary, settings.table, settings.temperature, dtype)
+
+    def render(slot: int, index: int, row: Row) -> Prompt:
+        return Prompt(slot, (int(row["index"]),), str(row["prompt"]), row, index=index)
+
+    return table, render
+
+
+def _load_model(path: str, settings: LanguageSettings, model: Any) -> tuple[TextPolicy, Any]:
+    from melior.policies.loading import load_causal_lm
+
+    policy, tokenizer = load_causal_lm(
+        model if model is not None else (str(bundled_model()) if path == "bundled" else path),
+        dtype=settings.dtype,
+        device=settings.device,
+        lora=settings.lora,
+        lora_alpha=settings.lora_alpha,
+        gradient_checkpointing=settings.gradient_checkpointing,
+    )
+    policy.temperature = settings.temperature
+    return policy, tokenizer

@@ -1,0 +1,116 @@
+"""Look before you spend: one prompt, one completion, its mask, its rewards, the sizes and an estimate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from melior.policies.policy import TextPolicy
+from melior.run import Run
+from melior.trajectories import Trajectories
+
+GIGA = 1e9
+
+
+def language_preview(run: Run, short: bool) -> str:
+    """What a language run is about to do; nothing of the run moves.
+
+    `short` leaves out the sampled completion and the estimate, which cost a few seconds on a large model.
+    """
+    position = run.world.state()
+    prompts = run.next_prompts(2)
+    run.world.load_state(position)
+    policy: TextPolicy = run.learner().policy  # type: ignore[assignment]
+    lines = [
+        f"{run.method.name}: {_sizes(run)}",
+        f"prompt ({len(prompts[0].ids)} tokens): {_shown(prompts[0].text)}",
+    ]
+    if short:
+        return "\n".join(lines)
+    began = time.perf_counter()
+    batch = run.world.judge(run, run.sample(prompts, 2))
+    took = time.perf_counter() - began
+    lines += [f"its ids: {_ids(prompts[0].ids)}", *_sample_lines(batch, policy), _reference_line(run, batch)]
+    lines += [*(f"note: {note}" for note in run.notes), *_estimate(run, batch, took)]
+    return "\n".join(line for line in lines if line)
+
+
+def _sizes(run: Run) -> str:
+    s = run.settings
+    parameters = sum(p.numel() for p in run.learner().parameters())
+    return (
+        f"{s.steps} steps of {s.prompts} prompts x {run.method.pins.get('n', s.n)} completions of at most "
+        f"{s.max_tokens} tokens; {parameters:,} trained parameters, {s.optimizer} at {s.lr:g}, "
+        f"temperature {s.temperature:g}, {s.dtype} on {run.learner().policy.device}, seed {s.seed}"
+    )
+
+
+def _sample_lines(batch: Trajectories, policy: TextPolicy) -> list[str]:
+    """A completion, token by token, with its mask drawn below: ^ is trained, . is not."""
+    assert batch.tokens is not None
+    length = int(batch.length[0])
+    pieces = [_visible(_piece(policy, token)) for token in batch.tokens[0, :length].tolist()][:60]
+    marks = [
+        ("^" if trained else ".") * len(piece) for piece, trained in zip(pieces, batch.mask[0].tolist(), strict=False)
+    ]
+    ending = "cut off at the limit" if bool(batch.columns["truncated"][0]) else "ended by itself"
+    rewards = ", ".join(f"{name} {float(value[0]):g}" for name, value in batch.components.items())
+    more = " …" if length > len(pieces) else ""
+    return [
+        f"sample ({length} tokens, {ending}): {'|'.join(pieces)}{more}",
+        f"trained tokens (^):{' ' * max(0, len(f'sample ({length} tokens, {ending}): ') - 19)}{'|'.join(marks)}",
+        f"rewards on it: {rewards}",
+    ]
+
+
+def _reference_line(run: Run, batch: Trajectories) -> str:
+    """The rewards of the row's own reference answer, as a completion."""
+    source = batch.objects["source"][0]
+    answer = source.row.get("answer")
+    if not isinstance(answer, str):
+        return ""
+    one = batch.rows([0]).with_(components={}, outcome=None, objects=_first(batch, text=(answer,)))
+    judged = run.world.judge(run, one.column(length=torch.zeros_like(batch.length[:1])))
+    rewards = ", ".join(f"{name} {float(value[0]):g}" for name, value in judged.components.items())
+    return f"rewards on the reference answer {_shown(answer)}: {rewards}"
+
+
+def _first(batch: Trajectories, **changes: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
+    return {**{name: values[:1] for name, values in batch.objects.items()}, **changes}
+
+
+def _estimate(run: Run, batch: Trajectories, took: float) -> list[str]:
+    s = run.settings
+    learner = run.learner()
+    weights = sum(value.numel() * value.element_size() for value in learner.policy.state().values())
+    trained = sum(p.numel() * p.element_size() for p in learner.parameters())
+    states = {"adamw": 2, "sgd": 0}[s.optimizer]
+    memory = weights * (1 + len(run.scorers)) + trained * (1 + states)
+    rows = s.prompts * s.n
+    tokens = rows * float(batch.length.double().mean())
+    return [
+        f"estimate: about {tokens:,.0f} completion tokens a step ({rows * s.max_tokens:,} at most), "
+        f"{tokens * s.steps:,.0f} in all",
+        f"estimate: {memory / GIGA:.2f} GB for weights, gradient, optimizer and reference, activations not counted",
+        f"estimate: this sample of {len(batch)} completions took {took:.2f} s",
+    ]
+
+
+def _piece(policy: TextPolicy, token: int) -> str:
+    return policy.decode([token]) or f"<{token}>"
+
+
+def _visible(text: str) -> str:
+    return text.replace("\n", "\\n")
+
+
+def _shown(text: Any, most: int = 400) -> str:
+    plain = _visible(str(text))
+    return repr(plain if len(plain) <= most else plain[: most // 2] + " … " + plain[-most // 2 :])[1:-1]
+
+
+def _ids(ids: Sequence[int], most: int = 24) -> str:
+    return " ".join(map(str, ids[:most])) + (f" … ({len(ids)} in all)" if len(ids) > most else "")

@@ -1,0 +1,227 @@
+"""The loop around every kind of training: evaluate, step, log, save, resume, stop cleanly."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from melior.errors import RunError
+from melior.loops.progress import Progress
+from melior.settings import RunSettings
+from melior.storage.checkpoints import Checkpoints
+from melior.storage.folder import RunFolder
+from melior.storage.trackers import Tracker
+
+Figures = Mapping[str, Any]
+
+
+class Trainee(Protocol):
+    """What is trained, whatever its frame: it steps, evaluates, and can be put away and taken up again.
+
+    Attributes:
+        step: steps made so far.
+    """
+
+    step: int
+
+    def advance(self) -> dict[str, float]:
+        """Make one step; its figures."""
+        ...
+
+    def preview(self, short: bool = False) -> str:
+        """What the run is about to do, in words; nothing of it moves."""
+        ...
+
+    def evaluate(self) -> Figures:
+        """Held-out figures; "score" is the one that runs are compared by."""
+        ...
+
+    def state(self) -> Any:
+        """A tree of all that `save` does not write."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what was trained so that other tools can load it."""
+        ...
+
+    def load(self, folder: Path, state: Any) -> None:
+        """Put both back, bit for bit."""
+        ...
+
+    def record(self, folder: RunFolder) -> None:
+        """Keep the step's rollouts, where that is asked for."""
+        ...
+
+    def forget(self, folder: RunFolder) -> None:
+        """Remove what was kept of steps after the present one (after a resume)."""
+        ...
+
+
+class Callback:
+    """Hooks into a run; override what you need. `run` is what is trained (for a `Method`, its `run` is the handle)."""
+
+    def on_step(self, run: Any, metrics: Mapping[str, Any]) -> None:
+        """After every step, with its figures."""
+
+    def on_eval(self, run: Any, figures: Figures) -> None:
+        """After every evaluation."""
+
+    def on_save(self, run: Any, path: Path) -> None:
+        """After every checkpoint."""
+
+
+@dataclass
+class Training:
+    """One run being trained.
+
+    Attributes:
+        trainee: what is trained.
+        settings: its budget and intervals.
+        folder: where everything is written.
+        progress: what is shown meanwhile.
+        trackers: further places for figures.
+        callbacks: the user's hooks.
+    """
+
+    trainee: Trainee
+    settings: RunSettings
+    folder: RunFolder
+    progress: Progress
+    trackers: Sequence[Tracker] = ()
+    callbacks: Sequence[Callback] = ()
+    before: Figures = field(default_factory=dict)
+    after: Figures = field(default_factory=dict)
+    tokens: float = 0.0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._checkpoints = Checkpoints(self.folder.path / "checkpoints", self.settings.keep, self.settings.keep_best)
+        self._score: float | None = None
+        self._evaluated_at = self._saved_at = -1
+        self._latest: Figures = {}
+
+    def start(self) -> None:
+        """The first evaluation and a checkpoint before the first step."""
+        self.before = self._evaluate()
+        self._save()
+
+    def resume(self) -> None:
+        """Back to the newest complete checkpoint; figures of later steps are cut off."""
+        path = self._checkpoints.latest()
+        if path is None:
+            raise RunError(f"{self.folder.path} holds no complete checkpoint to resume from")
+        trees = self._checkpoints.load(path)
+        outer = trees["training"]
+        self.before, self.tokens, self.seconds = outer["before"], outer["tokens"], outer["seconds"]
+        self._score = outer["score"]
+        self.trainee.load(path / "model", trees["state"])
+        self.folder.cut_metrics(self.trainee.step)
+        self.trainee.forget(self.folder)
+        self.progress.resumed(self.trainee.step, self._score)
+
+    def run(self) -> dict[str, Any]:
+        """Steps until the budget is spent or Ctrl-C; the summary that was written."""
+        with _interruptible() as asked_to_stop:
+            while self.trainee.step < self.settings.steps and not asked_to_stop():
+                self._step()
+            self.interrupted = self.trainee.step < self.settings.steps
+        if not self.interrupted:
+            done = self.settings.steps == 0 or self._evaluated_at == self.trainee.step
+            self.after = self._latest if done else self._evaluate()
+        self._save()
+        return self._finish()
+
+    # ---- inside
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        metrics: dict[str, Any] = self.trainee.advance()
+        took = time.perf_counter() - began
+        step = self.trainee.step
+        self.seconds += took
+        self.tokens += metrics.get("tokens", 0.0)
+        if self.settings.eval_every and step % self.settings.eval_every == 0:
+            metrics |= {f"eval/{name}": _value(v) for name, v in self._evaluate().items()}
+        timed = {"step_seconds": took, "tokens_per_second": metrics.get("tokens", 0.0) / max(took, 1e-9)}
+        row = {"step": step, **metrics, **timed}
+        self.folder.append_metrics(row)
+        self.trainee.record(self.folder)
+        for tracker in self.trackers:
+            tracker.log(step, row)
+        for callback in self.callbacks:
+            callback.on_step(self.trainee, row)
+        self.progress.step(step, row)
+        if self.settings.save_every and step % self.settings.save_every == 0:
+            self._save()
+
+    def _evaluate(self) -> Figures:
+        figures = self.trainee.evaluate()
+        self._evaluated_at, self._latest = self.trainee.step, figures
+        self._score = figures.get("score")
+        for callback in self.callbacks:
+            callback.on_eval(self.trainee, figures)
+        self.progress.evaluated(self.trainee.step, figures)
+        return figures
+
+    def _save(self) -> None:
+        if self._saved_at == self.trainee.step:
+            return
+        outer = {"before": dict(self.before), "tokens": self.tokens, "seconds": self.seconds, "score": self._score}
+        path = self._checkpoints.save(
+            self.trainee.step,
+            {"state": self.trainee.state(), "training": outer},
+            {"model": self.trainee.save},
+            self._score,
+        )
+        self._saved_at = self.trainee.step
+        self.folder.point("model", path / "model")
+        for callback in self.callbacks:
+            callback.on_save(self.trainee, path)
+
+    def _finish(self) -> dict[str, Any]:
+        summary = {
+            "before": dict(self.before),
+            "after": dict(self.after) or None,
+            "steps": self.trainee.step,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
+            "checkpoint": str(self._checkpoints.latest()),
+        }
+        self.folder.write_summary(summary)
+        for tracker in self.trackers:
+            tracker.close()
+        self.progress.close()
+        return summary
+
+
+def _value(figure: Any) -> Any:
+    """The value of a figure that comes with its interval."""
+    return figure[0] if isinstance(figure, list | tuple) else figure
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """Within it the first Ctrl-C is noted and the step goes on; a second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop.is_set
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield stop.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,97 @@
+"""From what a user asked for to a resolved record and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from melior.catalogue import find, resolve
+from melior.config import read_config
+from melior.errors import UserError, near
+from melior.loops import loop_of
+from melior.method import Entry, Method
+from melior.overrides import apply
+from melior.serialize import settings_from
+from melior.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Request:
+    """A resolved request.
+
+    Attributes:
+        record: the record after all overrides.
+        settings: the settings after all overrides.
+        notes: what was decided on the user's behalf.
+    """
+
+    record: Any
+    settings: RunSettings
+    notes: tuple[str, ...] = ()
+
+
+def resolve_request(
+    method: Any,
+    given: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    config: str | Path | None = None,
+    paper_settings: bool = False,
+) -> Request:
+    """Settings by rising precedence: defaults, configuration file, task, paper, what was given, pins, overrides.
+
+    Raises:
+        UserError: an unknown method, setting or override, or a value out of bounds.
+    """
+    notes: list[str] = []
+    base: dict[str, Any] = {}
+    if config is not None:
+        read = read_config(Path(config))
+        notes += [read.changed()] if read.changed() else []
+        record, saved = read.record, read.settings
+        base = {f.name: getattr(saved, f.name) for f in fields(saved)} if saved is not None else {}
+        if method is not None:
+            record = resolve(method)
+    else:
+        record = resolve("grpo" if method is None else method)
+    kind = loop_of(record).SETTINGS
+    names = {f.name for f in fields(kind)}
+    name = getattr(record, "name", "?")
+    for key in given:
+        if key not in names:
+            raise UserError(f"method '{name}' reads no setting '{key}'{near(key, names)}")
+    values = {**base, **_recommended({**base, **given}, names)} if not base else dict(base)
+    if paper_settings:
+        values |= {key: value for key, value in _entry_settings(method).items() if key in names}
+    values |= given
+    pins = dict(record.pins) if isinstance(record, Method) else {}
+    for key, value in pins.items():
+        if key in given and given[key] != value:
+            notes.append(f"'{name}' pins {key} = {value}; use --set settings.{key}={given[key]} to overrule it")
+    record, settings = apply(record, settings_from(values | pins, kind), overrides)
+    return Request(record, settings, tuple(notes))
+
+
+def _recommended(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """What the chosen task recommends; nothing when the user brings data."""
+    if "task" not in names or given.get("data"):
+        return {}
+    from melior.settings import LanguageSettings
+    from melior.tasks import get_task
+
+    task = given.get("task", LanguageSettings.task)
+    return dict(get_task(task).settings) if task else {}
+
+
+def _entry_settings(method: Any) -> Mapping[str, Any]:
+    found = find(method)
+    if not isinstance(found, Entry):
+        raise UserError("paper settings belong to methods of the catalogue, and this record is not one of them")
+    return found.settings
+
+
+def changed_settings(settings: RunSettings) -> dict[str, Any]:
+    """The settings that differ from their defaults."""
+    plain = type(settings)()
+    return {key: value for key, value in asdict(settings).items() if value != getattr(plain, key)}

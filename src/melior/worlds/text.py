@@ -1,0 +1,231 @@
+"""The world of text: prompts from data or a task, completions from the sampler, rewards from functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from melior.engines.noise import uniforms
+from melior.engines.sampler import Sampled, sample
+from melior.errors import RunError, UserError, near
+from melior.loops.figures import batch_figures, held_out_figures
+from melior.parts import Blend
+from melior.policies.policy import Policy, TextPolicy
+from melior.rewards.runner import RewardRunner
+from melior.rollouts.prompts import Prompt, Prompts
+from melior.run import Run
+from melior.settings import LanguageSettings
+from melior.trajectories import Trajectories
+
+Row = Mapping[str, Any]
+
+
+class Rows(Protocol):
+    """Training rows by position, without end."""
+
+    def take(self, position: int, n: int) -> Sequence[tuple[int, Row]]:
+        """(row number, row) at positions `position` to `position + n - 1`; a function of the arguments alone."""
+        ...
+
+
+@dataclass
+class TextWorld:
+    """Prompts, sampling and rewards of a language run.
+
+    Attributes:
+        settings: the run's settings.
+        train: the training rows; None for an evaluation.
+        held_out: the rows of evaluations.
+        render: makes a prompt of (slot, row number, row).
+        rewards: the reward functions.
+        weights: component -> weight.
+        outcome: the component that decides a pass; "" for the weighted sum.
+        loader: makes a policy of a path, for scorers.
+        position: training rows taken so far.
+    """
+
+    settings: LanguageSettings
+    train: Rows | None
+    held_out: Sequence[Row]
+    render: Callable[[int, int, Row], Prompt]
+    rewards: RewardRunner
+    weights: Mapping[str, float]
+    outcome: str
+    loader: Callable[[str], Policy]
+    position: int = 0
+    reward_metrics: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        names = [function.name for function in self.rewards.functions]
+        if self.outcome and self.outcome not in names:
+            raise UserError(f"outcome '{self.outcome}' is no reward of this run{near(self.outcome, names)}")
+        self._calls: dict[tuple[int, int], int] = {}
+
+    # ---- prompts
+
+    def next_prompts(self, run: Run, n: int | None = None, split: str = "train") -> Prompts:
+        """See `World.next_prompts`."""
+        count = self.settings.prompts if n is None else n
+        if split != "train":
+            rows = list(enumerate(self.held_out[:count]))
+        else:
+            assert self.train is not None, "this world has no training rows"
+            rows = list(self.train.take(self.position, count))
+            self.position += count
+        return [self.render(slot, index, row) for slot, (index, row) in enumerate(rows)]
+
+    # ---- completions
+
+    def sample(
+        self,
+        run: Run,
+        prompts: Prompts,
+        n: int,
+        policy: str = "policy",
+        blend: Blend | None = None,
+        greedy: bool = False,
+        stream: str = "",
+    ) -> Trajectories:
+        """See `World.sample`. Every call within a step has random numbers of its own, the same in every run."""
+        if not stream:
+            key = (run.step, run.round)
+            self._calls = {key: self._calls.get(key, 0) + 1}
+            stream = f"sample-{self._calls[key]}"
+        keyed = (0, 0) if stream.startswith("eval") else (run.step, run.round)
+        slots = [prompt.slot for prompt in prompts for _ in range(n)]
+        siblings = list(range(n)) * len(prompts)
+        noise = uniforms(self.settings.seed, stream, *keyed, slots, siblings, self.settings.max_tokens)
+        actor = run.learner(policy).policy
+        evaluating = stream.startswith("eval")
+        sampled = sample(
+            actor,  # type: ignore[arg-type]
+            [prompt.ids for prompt in prompts],
+            n,
+            torch.from_numpy(noise),
+            temperature=self.settings.temperature,
+            top_p=self.settings.top_p if evaluating else 1.0,
+            top_k=self.settings.top_k if evaluating else 0,
+            stop_strings=self.settings.stop,
+            blend=blend,
+            others={name: run.scorer(name, policy) for name in (blend.scorers if blend else ())},  # type: ignore[misc]
+            run=run,
+            greedy=greedy,
+        )
+        group = torch.tensor([run.round * self.settings.prompts + slot for slot in slots])
+        return self._trajectories(prompts, n, group, sampled, actor)  # type: ignore[arg-type]
+
+    def _trajectories(
+        self, prompts: Prompts, n: int, group: torch.Tensor, sampled: Sampled, policy: TextPolicy
+    ) -> Trajectories:
+        present = torch.arange(sampled.tokens.shape[1]) < sampled.length[:, None]
+        endless = not policy.stop_ids and not self.settings.stop
+        truncated = torch.zeros_like(sampled.truncated) if endless else sampled.truncated
+        mask = present & ~truncated[:, None] if self.settings.truncated == "mask" else present
+        each = [prompt for prompt in prompts for _ in range(n)]
+        texts = [
+            policy.decode(tokens[:length])
+            for tokens, length in zip(sampled.tokens.tolist(), sampled.length.tolist(), strict=True)
+        ]
+        numbers, objects = _user_columns([prompt.row for prompt in each])
+        return Trajectories(
+            mask=mask,
+            group=group,
+            prompt=tuple(prompt.ids for prompt in each),
+            tokens=sampled.tokens,
+            behaviour_logp=sampled.logp,
+            columns={
+                **numbers,
+                "length": sampled.length,
+                "limit": torch.full_like(sampled.length, self.settings.max_tokens),
+                "truncated": truncated,
+                "slot": torch.tensor([prompt.slot for prompt in each]),
+                "sibling": torch.arange(n).repeat(len(prompts)),
+            },
+            objects={
+                **objects,
+                "text": tuple(texts),
+                "prompt_text": tuple(prompt.text for prompt in each),
+                "source": tuple(each),
+            },
+        )
+
+    # ---- rewards
+
+    def judge(self, run: Run, batch: Trajectories) -> Trajectories:
+        """See `World.judge`."""
+        if batch.components:
+            return batch
+        sources: Sequence[Prompt] = batch.objects["source"]
+        texts = [source.prefill + text for source, text in zip(sources, batch.objects["text"], strict=True)]
+        assert batch.tokens is not None
+        ids = [tokens[:length] for tokens, length in zip(batch.tokens.tolist(), batch.length.tolist(), strict=True)]
+        chat = [isinstance(source.row.get("prompt"), list) for source in sources]
+        completions = [
+            [{"role": "assistant", "content": text}] if talks else text for text, talks in zip(texts, chat, strict=True)
+        ]
+        asked = [source.row.get("prompt", source.text) for source in sources]
+        state = SimpleNamespace(global_step=run.step, max_steps=self.settings.steps)
+        result = self.rewards([source.row for source in sources], asked, completions, ids, state)
+        self.reward_metrics = result.metrics
+        components = {name: torch.tensor(values) for name, values in result.components.items()}
+        batch = batch.with_(components=components, weights=self.weights)
+        return batch.with_(outcome=self._outcome(batch))
+
+    def _outcome(self, batch: Trajectories) -> torch.Tensor:
+        from melior.rewards.combine import weighted_sum
+
+        return batch.components[self.outcome] if self.outcome else weighted_sum(batch)
+
+    # ---- figures
+
+    def evaluate(self, run: Run, split: str = "test", seed: int = 0) -> Mapping[str, Any]:
+        """See `World.evaluate`. Random numbers are the same at every step, so that evaluations are comparable."""
+        prompts = self.next_prompts(run, self.settings.eval_prompts, split)
+        if not prompts:
+            raise RunError("there are no held-out rows to evaluate on; give eval_data or an eval_fraction")
+        samples = max(self.settings.eval_k)
+        batch = self.judge(run, self.sample(run, prompts, samples, stream=f"eval-{seed}"))
+        return held_out_figures(batch, self.settings.eval_k, self.settings.pass_at)
+
+    def figures(self, run: Run, batch: Trajectories) -> Mapping[str, float]:
+        """See `World.figures`."""
+        return batch_figures(batch, self.settings.pass_at) | dict(self.reward_metrics or {})
+
+    # ---- the rest of the protocol
+
+    def load_policy(self, path: str) -> Policy:
+        """See `World.load_policy`."""
+        return self.loader(path)
+
+    def envs(self) -> Any:
+        """Text has no environments."""
+        raise RunError("this run acts on text and has no environments")
+
+    def state(self) -> Mapping[str, Any]:
+        """The position in the data."""
+        return {"position": self.position}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put the position back."""
+        self.position = int(state["position"])
+
+
+RESERVED = {"text", "prompt_text", "source", "length", "limit", "truncated", "slot", "sibling"} | {
+    f.name for f in fields(Trajectories)
+}
+
+
+def _user_columns(rows: Sequence[Row]) -> tuple[dict[str, torch.Tensor], dict[str, tuple[Any, ...]]]:
+    """The user's columns: numbers as tensors, everything else as objects. Names of our own are theirs under "row"."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    objects = {("row_" + n if n in RESERVED else n): tuple(row.get(n) for row in rows) for n in names}
+    numbers = {
+        name: torch.tensor(values, dtype=torch.float64)
+        for name, values in objects.items()
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    }
+    return numbers, {name: values for name, values in objects.items() if name not in numbers}

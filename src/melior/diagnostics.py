@@ -21,7 +21,7 @@ def effective_sample_size(log_weight: Float[torch.Tensor, "N"]) -> Float[torch.T
 
 
 def k3(difference: Float[torch.Tensor, "N"]) -> Float[torch.Tensor, ""]:
-    """Mean of exp(d) - d - 1, d = log other - log pi: an estimate of the KL divergence that is never negative."""
+    """Mean of exp(d) - d - 1, d = log q - log p of samples from p: an estimate of KL(p || q), never negative."""
     return (difference.expm1() - difference).mean() if difference.numel() else torch.zeros(())
 
 
@@ -32,19 +32,24 @@ def sampler_gap(
     gap = (trainer - sampler).abs()[mask].float()
     if gap.numel() == 0:
         return {}
-    return {"gap_mean": gap.mean(), "gap_p95": gap.quantile(0.95), "gap_max": gap.max()}
+    p95 = gap.kthvalue(max(1, -(-gap.numel() * 95 // 100))).values  # quantile() takes at most 2**24 values
+    return {"gap_mean": gap.mean(), "gap_p95": p95, "gap_max": gap.max()}
 
 
 def diagnostics(now: Evaluation, batch: Trajectories) -> dict[str, torch.Tensor]:
-    """Entropy, divergences from the proximal and the sampling policy, effective sample size, sampler gap."""
+    """Entropy, divergences from the proximal and the sampling policy, effective sample size, sampler gap.
+
+    The batch was sampled before the policy moved, so both divergences are those of the older policy from the current
+    one, KL(old || pi).
+    """
     figures: dict[str, torch.Tensor] = {}
     mask, logp = batch.mask, now.logp.detach()
     if "entropy" in now.extra and bool(mask.any()):
         figures["entropy"] = now["entropy"].detach()[mask].mean()
     old = logp if batch.proximal_logp is None else batch.proximal_logp
-    figures["kl_proximal"] = k3((old - logp)[mask])
+    figures["kl_proximal"] = k3((logp - old)[mask])
     if batch.behaviour_logp is not None:
-        figures["kl_sampler"] = k3((batch.behaviour_logp - logp)[mask])
+        figures["kl_sampler"] = k3((logp - batch.behaviour_logp)[mask])
         figures["ess"] = effective_sample_size((logp - batch.behaviour_logp)[mask])
         figures |= sampler_gap(old, batch.behaviour_logp, mask)
     return figures

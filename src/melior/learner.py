@@ -12,7 +12,7 @@ from melior.diagnostics import MONITORS, diagnostics
 from melior.errors import RunError
 from melior.microbatches import accumulate, evaluate, slices
 from melior.optimizers import optimizer_state, restore_optimizer
-from melior.parts import Aggregate, Evaluation, Loss, Needs, Objective, Stats
+from melior.parts import POOLED, Aggregate, Evaluation, Loss, Needs, Objective, Stats
 from melior.policies.policy import Policy
 from melior.trajectories import Trajectories
 
@@ -82,13 +82,14 @@ class Learner:
     def gradient(self, objective: Objective, batch: Trajectories) -> Loss:
         """Adds the exact gradient of the objective on the whole minibatch to `.grad`; returns the loss.
 
+        When no row has anything to say, nothing is sent backward and `.grad` stays as it was.
         Raises RunError naming the rows when the loss or its gradient is not finite.
         """
         loss, coefficients, ready = self._coefficients(objective, batch)
         busy = self._busy(coefficients, len(batch))
-        if ready is not None:
+        if ready is not None and len(busy):
             accumulate(ready, coefficients, torch.arange(len(batch), device=batch.group.device))
-        else:
+        elif len(busy):
             for micro, index in self.micro(batch.rows(busy)):
                 now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
                 accumulate(now, coefficients, busy.to(index.device)[index])
@@ -142,18 +143,13 @@ class Learner:
         Returns the gradient norm before clipping, the norm of the change, and the learning rate. Raises RunError when
         the gradient is not finite; nothing has moved then.
         """
-        parameters = [p for p in self.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        parameters, norm = self._moving()
         if not bool(torch.isfinite(norm)):
             bad = [n for n, p in self.policy.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
             self.zero_grad()
             raise RunError(f"the gradient is not finite in {', '.join(bad[:3])}; no step was made")
-        if self.clip_grad and parameters:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip_grad, norm)
         before = [p.detach().clone() for p in parameters]
-        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
-            group["lr"] = base * self.rate * scale
-        self.optimizer.step()
+        self._optimize(parameters, norm, scale)
         self.zero_grad()
         self._average()
         change = [(p.detach() - b).norm() for p, b in zip(parameters, before, strict=True)]
@@ -161,16 +157,16 @@ class Learner:
         return {"grad_norm": float(norm), "update_norm": moved, "lr": self.optimizer.param_groups[0]["lr"]}
 
     def proposed(self) -> Mapping[str, torch.Tensor]:
-        """The change that the optimizer would make from the accumulated gradient; nothing is changed."""
+        """The change that `step` would make from the accumulated gradient, clipping included; nothing is changed."""
         before = self.snapshot()
         kept = {name: None if p.grad is None else p.grad.clone() for name, p in self.policy.named_parameters()}
-        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
-            group["lr"] = base * self.rate
-        self.optimizer.step()
-        change = {
-            name: p.detach() - before["policy"][name] for name, p in self.policy.named_parameters() if name in kept
-        }
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        start = {name: p.detach().clone() for name, p in self.policy.named_parameters()}
+        self._optimize(*self._moving())
+        change = {name: p.detach() - start[name] for name, p in self.policy.named_parameters()}
         self.restore(before)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         for name, p in self.policy.named_parameters():
             p.grad = kept[name]
         return change
@@ -217,6 +213,19 @@ class Learner:
 
     # ---- inside
 
+    def _moving(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The parameters that have a gradient, and its norm."""
+        parameters = [p for p in self.parameters() if p.grad is not None]
+        return parameters, torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+    def _optimize(self, parameters: list[torch.Tensor], norm: torch.Tensor, scale: float = 1.0) -> None:
+        """One step of the optimizer on the clipped gradient."""
+        if self.clip_grad and parameters:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip_grad, norm)
+        for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * self.rate * scale
+        self.optimizer.step()
+
     def _others(self, needs: Needs) -> dict[str, Policy]:
         names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}
         if names and self.scorers is None:
@@ -236,7 +245,8 @@ class Learner:
         """The loss, its derivative for each leaf, and the evaluation with its graph when one micro-batch was enough."""
         needs = self._differentiable(objective)
         known = {need.quantity for need in needs}
-        wanted = needs | {need for need in MONITORS if need.quantity not in known}
+        monitors = MONITORS if self.policy.likelihood == "exact" else frozenset()  # entropy is of a distribution
+        wanted = needs | {need for need in monitors if need.quantity not in known}
         single = len(batch) <= self._rows(batch)
         whole = self.policy.evaluate(batch, wanted, self._others(needs)) if single else self.evaluate(batch, wanted)
         leaves = {name: whole[name].detach().requires_grad_() for name in ("logp", *sorted(known & set(whole.extra)))}
@@ -296,7 +306,8 @@ def _check_finite(
 ) -> None:
     """Raises RunError that names the first rows at fault when anything about the loss is not finite."""
     for name, leaf in leaves.items():
-        bad = (~leaf.detach().isfinite() & batch.mask).any(-1).nonzero().flatten()
+        wrong = ~leaf.detach().isfinite()
+        bad = (wrong & batch.mask if name not in POOLED else wrong).any(-1).nonzero().flatten()
         if len(bad):
             raise RunError(f"the policy's {name} is not finite in rows {bad[:5].tolist()} of the minibatch")
     for name, c in coefficients.items():

@@ -32,7 +32,8 @@ class Head(Protocol):
     `scorers` names the other policies whose logits it reads.
     """
 
-    scorers: tuple[str, ...]
+    @property
+    def scorers(self) -> tuple[str, ...]: ...
 
     def __call__(
         self,
@@ -99,8 +100,9 @@ class Part:
             yield from child.walk()
 
     def __repr__(self) -> str:
-        shown = []
-        for f in fields(self) if is_dataclass(self) else ():
+        shown: list[str] = []
+        members: tuple[Any, ...] = fields(self) if is_dataclass(self) else ()
+        for f in members:
             value = getattr(self, f.name)
             plain = isinstance(value, bool | int | float) or (isinstance(value, str) and value)
             empty = isinstance(value, Mapping | tuple) and not value
@@ -219,8 +221,12 @@ class Mix(Transform):
                         raise ValueError(f"the parts of {self!r} write different values into column '{name}'")
         return batch.with_(advantage=total, columns=columns)
 
+    def __rmul__(self, weight: float) -> Mix:
+        return Mix(tuple((float(weight) * mine, part) for mine, part in self.parts))
+
     def __repr__(self) -> str:
-        return " + ".join(repr(part) if weight == 1 else f"{weight:g} * {part!r}" for weight, part in self.parts)
+        shown = [(weight, f"({part!r})" if isinstance(part, Chain) else repr(part)) for weight, part in self.parts]
+        return " + ".join(text if weight == 1 else f"{weight:g} * {text}" for weight, text in shown)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

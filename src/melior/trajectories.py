@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -64,24 +64,24 @@ class Trajectories:
     def __len__(self) -> int:
         return len(self.group)
 
-    def with_(self, **changes: Any) -> Self:
+    def with_(self, **changes: Any) -> Trajectories:
         """The same batch with some attributes replaced."""
         return replace(self, **changes)
 
-    def column(self, **new: torch.Tensor) -> Self:
+    def column(self, **new: torch.Tensor) -> Trajectories:
         """The same batch with tensor columns added or replaced."""
         return replace(self, columns={**self.columns, **new})
 
-    def scored(self, scorer: str, **quantities: torch.Tensor) -> Self:
+    def scored(self, scorer: str, **quantities: torch.Tensor) -> Trajectories:
         """The same batch with another scorer's quantities ([B,T] each) added."""
         merged = {**self.scores.get(scorer, {}), **quantities}
         return replace(self, scores={**self.scores, scorer: merged})
 
-    def only(self, mask: torch.Tensor) -> Self:
+    def only(self, mask: torch.Tensor) -> Trajectories:
         """The same batch, trained only where `mask` [B,T] or [B,1] is True as well."""
         return replace(self, mask=self.mask & mask)
 
-    def rows(self, index: torch.Tensor | Sequence[int]) -> Self:
+    def rows(self, index: torch.Tensor | Sequence[int]) -> Trajectories:
         """The sub-batch of these rows (integer or boolean index), every column included."""
         where = torch.as_tensor(index, device=self.group.device)
         if where.dtype == torch.bool:
@@ -90,7 +90,7 @@ class Trajectories:
             where = where.long()
         return self._map(lambda value: _pick(value, where))
 
-    def trimmed(self) -> Self:
+    def trimmed(self) -> Trajectories:
         """The same batch without the trailing positions that are padding in every row."""
         width = self.mask.shape[1]
         if "length" in self.columns:
@@ -103,18 +103,18 @@ class Trajectories:
             return self
         return self._map(lambda value: _trim(value, width, longest)).with_(features=self.features)
 
-    def steps(self) -> Self:
+    def steps(self) -> Trajectories:
         """[B,T] -> [B*T,1]: every action its own row, for memoryless policies that shuffle steps.
 
-        Only after credit is assigned. Per-row values are repeated; masked-out actions are dropped.
+        Only after credit is assigned. Per-row values, objects included, are repeated; masked-out actions are dropped.
         """
-        if any(self.objects.values()):
-            raise ValueError("steps() flattens tensors only; drop the object columns first")
         b, t = self.mask.shape
         flat = self._map(lambda value: _flatten(value, b, t)).with_(features=_repeat(self.features, t))
+        if "length" in flat.columns:
+            flat = flat.column(length=torch.ones_like(flat.columns["length"]))
         return flat.rows(self.mask.reshape(-1)) if not bool(self.mask.all()) else flat
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> Trajectories:
         """The same batch with every tensor on `device`."""
         return self._map(lambda value: _move(value, device))
 
@@ -137,7 +137,7 @@ class Trajectories:
         """[B,T] bool: True on actions, trained or not; False on padding."""
         return torch.arange(self.mask.shape[1], device=self.mask.device) < self.length[:, None]
 
-    def _map(self, change: Any) -> Self:
+    def _map(self, change: Any) -> Trajectories:
         return replace(self, **{f.name: change(getattr(self, f.name)) for f in fields(self)})
 
 
@@ -195,6 +195,8 @@ def _flatten(value: Any, b: int, t: int) -> Any:
         return value.repeat_interleave(t, 0)
     if isinstance(value, Mapping):
         return {key: _flatten(inner, b, t) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(item for item in value for _ in range(t))
     return value
 
 

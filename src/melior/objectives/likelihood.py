@@ -17,4 +17,7 @@ class NLL(Term):
     weight: str = ""
 
     def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:
-        return -now.logp * batch.require(self.weight) if self.weight else -now.logp
+        if not self.weight:
+            return -now.logp
+        weight = batch.require(self.weight)
+        return -now.logp * torch.where(batch.mask, weight, torch.zeros_like(weight))

@@ -18,7 +18,7 @@ from melior.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from melior.learner import Learner
-    from melior.rollouts.prompts import Prompts
+    from melior.prompts import Prompts
     from melior.run import Run
 
 S = TypeVar("S")

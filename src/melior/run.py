@@ -16,7 +16,7 @@ from melior.method import Method
 from melior.microbatches import evaluate
 from melior.parts import POOLED, Blend, Memory, Need, Scorer
 from melior.policies.policy import Policy
-from melior.rollouts.prompts import Prompts
+from melior.prompts import Prompts
 from melior.trajectories import Trajectories
 
 

@@ -18,9 +18,9 @@ from melior.method import Method
 from melior.optimizers import make_optimizer
 from melior.policies.policy import TextPolicy
 from melior.policies.table import Table
+from melior.prompts import Prompt
 from melior.rewards.functions import resolve
 from melior.rewards.runner import RewardRunner
-from melior.rollouts.prompts import Prompt
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.storage.folder import RunFolder

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
 from melior.parts import Blend, Rollout
-from melior.rollouts.prompts import Prompts
+from melior.prompts import Prompts
 from melior.run import Run
 from melior.trajectories import Trajectories
 

@@ -15,8 +15,8 @@ from melior.errors import RunError, UserError, near
 from melior.loops.figures import batch_figures, held_out_figures
 from melior.parts import Blend
 from melior.policies.policy import Policy, TextPolicy
+from melior.prompts import Prompt, Prompts
 from melior.rewards.runner import RewardRunner
-from melior.rollouts.prompts import Prompt, Prompts
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories

@@ -212,7 +212,7 @@ class Run:
                 self.state[name] = memory.init(self)
 
     def _make_scorers(self, learner: str) -> None:
-        method, handle = self.method.of(learner), self._learners[learner]
+        method, handle = replace(self.method.of(learner), others={}), self._learners[learner]
         parts = list(method.walk())
         names = {need.scorer for part in parts for need in part.needs()} - {"policy", "proximal"}
         heads = [need.head for need in method.needs() if need.head is not None]
@@ -267,9 +267,9 @@ class Run:
 
 
 def _known(need: Need, batch: Trajectories) -> bool:
-    if need.scorer == "proximal" or (need.scorer == "policy" and need.quantity == "logp"):
-        return batch.proximal_logp is not None
-    if need.scorer == "policy":
+    if need.scorer in ("policy", "proximal"):
+        if need.quantity == "logp":
+            return batch.proximal_logp is not None
         return need.quantity in batch.columns or need.quantity in batch.features
     return need.quantity in batch.scores.get(need.scorer, {})
 

@@ -67,7 +67,7 @@ class Table:
             with torch.set_grad_enabled(torch.is_grad_enabled() and need.on == "policy"):
                 if need.head is not None:
                     rivals = {
-                        name: other._logits(where).flatten(0, 1)  # type: ignore[attr-defined]
+                        name: other._logits(other._where(batch.prompt, batch.tokens)).flatten(0, 1)  # type: ignore[attr-defined]
                         for name, other in (others or {}).items()
                         if name in need.head.scorers
                     }

@@ -73,6 +73,7 @@ class LanguageTrainee:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.intact = True
         self._rollouts: RolloutWriter | None = None
 
     @property
@@ -87,7 +88,15 @@ class LanguageTrainee:
 
     def advance(self) -> dict[str, float]:
         """One step of the line."""
-        metrics = iterate(self.run)
+        position, moves = self.run.world.state(), self._moves()
+        self.intact = False
+        try:
+            metrics = iterate(self.run)
+        except Exception:
+            self.intact = self._moves() == moves
+            if self.intact:
+                self.run.world.load_state(position)
+            raise
         batches = self.run.batches.values()
         metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in batches))
         return metrics
@@ -142,6 +151,9 @@ class LanguageTrainee:
     def forget(self, folder: RunFolder) -> None:
         """Rollouts of later steps are removed."""
         RolloutWriter(folder.path, self.run.settings.keep_rollouts).cut(self.run.step)
+
+    def _moves(self) -> int:
+        return sum(learner.moves for learner in self.run.learners.values())
 
     def _owned(self) -> list[str]:
         """Scorers whose weights neither a path nor the live policy gives back."""

@@ -26,9 +26,18 @@ class Trainee(Protocol):
 
     Attributes:
         step: steps made so far.
+        intact: after a failed `advance`, whether everything is as it was before it.
+        notes: what was decided on the user's behalf, and what looks odd.
     """
 
-    step: int
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def intact(self) -> bool: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
 
     def advance(self) -> dict[str, float]:
         """Make one step; its figures."""
@@ -142,7 +151,7 @@ class Training:
 
     def _step(self) -> None:
         began = time.perf_counter()
-        metrics: dict[str, Any] = self.trainee.advance()
+        metrics: dict[str, Any] = self._advance()
         took = time.perf_counter() - began
         step = self.trainee.step
         self.seconds += took
@@ -160,6 +169,17 @@ class Training:
         self.progress.step(step, row)
         if self.settings.save_every and step % self.settings.save_every == 0:
             self._save()
+
+    def _advance(self) -> dict[str, Any]:
+        """A step; when it fails before anything moved, the run is saved as it was."""
+        try:
+            return self.trainee.advance()
+        except RunError as error:
+            if not self.trainee.intact:
+                raise
+            self._save()
+            where = f"saved at step {self.trainee.step}; go on with: melior train --resume {self.folder.path}"
+            raise RunError(f"{error} ({where})") from error
 
     def _evaluate(self) -> Figures:
         figures = self.trainee.evaluate()

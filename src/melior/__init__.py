@@ -1,0 +1,59 @@
+"""Melior: policy optimization in which every published method is one readable record of parts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from melior.api import Callback, evaluate, load, train
+    from melior.catalogue import entries, entry, get
+    from melior.method import Entry, Method
+    from melior.trajectories import Trajectories
+
+    __version__: str
+
+__all__ = [
+    "Callback",
+    "Entry",
+    "Method",
+    "Trajectories",
+    "__version__",
+    "entries",
+    "entry",
+    "evaluate",
+    "get",
+    "load",
+    "train",
+]
+
+# Where each name lives; it is imported when it is asked for, so that `import melior` costs nothing.
+_HOMES = {
+    "Callback": ("melior.api", "Callback"),
+    "Entry": ("melior.method", "Entry"),
+    "Method": ("melior.method", "Method"),
+    "Trajectories": ("melior.trajectories", "Trajectories"),
+    "entries": ("melior.catalogue", "entries"),
+    "entry": ("melior.catalogue", "entry"),
+    "evaluate": ("melior.api", "evaluate"),
+    "get": ("melior.catalogue", "get"),
+    "load": ("melior.api", "load"),
+    "train": ("melior.api", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        try:
+            return version("melior")
+        except PackageNotFoundError:  # run from a source folder that is not installed
+            return "0"
+    if name not in _HOMES:
+        raise AttributeError(f"module 'melior' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from melior.loops.summary import summary_text
 from melior.loops.training import Callback, Trainee, Training
 from melior.request import Request, resolve_request
 from melior.serialize import fingerprint
-from melior.storage.checkpoints import Checkpoints
-from melior.storage.folder import RunFolder, default_path
+from melior.storage.checkpoints import latest_checkpoint, load_checkpoint
+from melior.storage.folder import RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import trackers
 
 __all__ = ["Callback", "Result", "check", "evaluate", "load", "train"]
@@ -131,11 +131,10 @@ def load(run: str | Path, **settings: Any) -> Trainee:
         raise UserError(f"{path}/config.yaml holds no settings")
     request = resolve_request(None, settings, config=path)
     trainee = _trainee(request.record, request.settings, None)
-    checkpoints = Checkpoints(path / "checkpoints", saved.settings.keep, saved.settings.keep_best)
-    newest = checkpoints.latest()
+    newest = latest_checkpoint(path)
     if newest is None:
         raise UserError(f"{path} holds no complete checkpoint")
-    trainee.load(newest / "model", checkpoints.load(newest)["state"])
+    trainee.load(newest / "model", load_checkpoint(newest)["state"])
     return trainee
 
 
@@ -146,8 +145,8 @@ def _begin(
     request: Request, given: Given, out: str | Path | None, name: str, callbacks: Sequence[Callback], quiet: bool
 ) -> Result:
     record, settings = request.record, request.settings
-    path = Path(out) if out else default_path(name or record.name.replace(":", "-"), time.localtime())
-    RunFolder.check(path)
+    path = Path(out) if out else default_path(name or record.name, datetime.now())
+    refuse_occupied(path)
     trainee = _trainee(record, settings, given)
     progress = Progress(settings.steps, quiet)
     for note in (*request.notes, *getattr(trainee, "notes", ())):
@@ -199,7 +198,7 @@ def _trainee_for_evaluation(model: Any, settings: Mapping[str, Any]) -> Trainee:
     given, values = _objects(model=model, **objects)
     # A record without a reference, so that nothing but the model itself is loaded.
     request = resolve_request("reinforce", {**values, "eval_fraction": 0.0, **rest, "steps": 0})
-    return _trainee(resolve("reinforce"), replace(request.settings), given)
+    return _trainee(resolve("reinforce"), request.settings, given)
 
 
 def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:

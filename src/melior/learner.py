@@ -44,6 +44,7 @@ class Learner:
         self.averages = tuple(averages)
         self.rows_per_micro = rows_per_micro
         self.clip_grad = clip_grad
+        self.moves = 0  # optimizer steps made by this object
         self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
         self.scorers: Callable[[str], Policy] | None = None  # name -> policy, for heads; the run sets it
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -225,6 +226,7 @@ class Learner:
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = base * self.rate * scale
         self.optimizer.step()
+        self.moves += 1
 
     def _others(self, needs: Needs) -> dict[str, Policy]:
         names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}

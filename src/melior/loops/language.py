@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from melior.data import Renderer
 from melior.errors import UserError
 from melior.learner import Learner
 from melior.loops.given import Given
-from melior.loops.iteration import iterate
 from melior.loops.preview import language_preview
+from melior.loops.trainee import RunTrainee
 from melior.method import Method
 from melior.optimizers import make_optimizer
 from melior.policies.policy import TextPolicy
@@ -68,84 +67,36 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     return run
 
 
-class LanguageTrainee:
-    """A language run as the outer loop sees it."""
+class LanguageTrainee(RunTrainee):
+    """A language run as the outer loop sees it: it keeps rollouts, and a reward that fails leaves it as it was."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
-        self.intact = True
+        super().__init__(run)
         self._rollouts: RolloutWriter | None = None
-
-    @property
-    def step(self) -> int:
-        """Steps made so far."""
-        return self.run.step
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was decided on the user's behalf, and what looks odd."""
-        return self.run.notes
 
     def advance(self) -> dict[str, float]:
         """One step of the line."""
         position, moves = self.run.world.state(), self._moves()
-        self.intact = False
         try:
-            metrics = iterate(self.run)
+            metrics = super().advance()
         except Exception:
             self.intact = self._moves() == moves
             if self.intact:
                 self.run.world.load_state(position)
             raise
-        batches = self.run.batches.values()
-        metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in batches))
+        metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in self.run.batches.values()))
         return metrics
 
     def preview(self, short: bool = False) -> str:
         """What the run is about to do, in words."""
         return language_preview(self.run, short)
 
-    def evaluate(self) -> Mapping[str, Any]:
-        """Held-out figures."""
-        return self.run.evaluate()
-
-    def state(self) -> Any:
-        """Everything but the trained weights."""
-        learners = {name: learner.state() for name, learner in self.run.learners.items()}
-        return {
-            "step": self.run.step,
-            "version": self.run.version,
-            "world": dict(self.run.world.state()),
-            "memory": {name: _memory_state(state) for name, state in self.run.state.items()},
-            "learners": learners,
-            "scorers": {name: self.run.scorers[name].state() for name in self._owned()},
-        }
-
-    def load(self, folder: Path, state: Any) -> None:
-        """Put the state back, and nothing else: memories and scorers included."""
-        self.run.step, self.run.version = state["step"], state["version"]
-        self.run.world.load_state(state["world"])
-        for name, learner in self.run.learners.items():
-            learner.load_state(state["learners"][name])
-        for name, saved in state["memory"].items():
-            if hasattr(self.run.state[name], "load_state"):
-                self.run.state[name].load_state(saved)
-            else:
-                self.run.state[name] = saved
-        for name in self._owned():
-            self.run.scorers[name].load_state(state["scorers"][name])
-
-    def save(self, folder: Path) -> None:
-        """Each learner's model in its own public format; further learners in folders of their names."""
-        for name, learner in self.run.learners.items():
-            learner.policy.save(folder if name == "policy" else folder / name)
-
     def record(self, folder: RunFolder) -> None:
         """The step's rollouts, as Parquet."""
         if self._rollouts is None:
             self._rollouts = RolloutWriter(folder.path, self.run.settings.keep_rollouts)
         for name, batch in self.run.batches.items():
-            self._rollouts.write(self.run.step, batch, "" if name == "policy" else name)
+            self._rollouts.write(self.run.step, batch, name)
         self.run.batches.clear()
 
     def forget(self, folder: RunFolder) -> None:
@@ -154,19 +105,6 @@ class LanguageTrainee:
 
     def _moves(self) -> int:
         return sum(learner.moves for learner in self.run.learners.values())
-
-    def _owned(self) -> list[str]:
-        """Scorers whose weights neither a path nor the live policy gives back."""
-        kinds = ("initial", "average", "snapshot")
-        return [name for name in self.run.scorers if self._record(name).weights in kinds]
-
-    def _record(self, key: str) -> Any:
-        learner, _, name = key.partition("/")
-        return self.run.scorer_record(name, learner)
-
-
-def _memory_state(state: Any) -> Any:
-    return state.state() if hasattr(state, "state") else state
 
 
 def check_likelihood(method: Method, policy: Any) -> None:

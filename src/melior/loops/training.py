@@ -111,7 +111,7 @@ class Training:
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self._checkpoints = Checkpoints(self.folder.path / "checkpoints", self.settings.keep, self.settings.keep_best)
+        self._checkpoints = Checkpoints(self.folder.path, self.settings.keep, self.settings.keep_best)
         self._score: float | None = None
         self._evaluated_at = self._saved_at = -1
         self._latest: Figures = {}
@@ -132,6 +132,7 @@ class Training:
         self._score = outer["score"]
         self.trainee.load(path / "model", trees["state"])
         self.folder.cut_metrics(self.trainee.step)
+        self._checkpoints.cut(self.trainee.step)
         self.trainee.forget(self.folder)
         self.progress.resumed(self.trainee.step, self._score)
 
@@ -193,6 +194,7 @@ class Training:
     def _save(self) -> None:
         if self._saved_at == self.trainee.step:
             return
+        self.folder.sync_metrics()
         outer = {"before": dict(self.before), "tokens": self.tokens, "seconds": self.seconds, "score": self._score}
         path = self._checkpoints.save(
             self.trainee.step,

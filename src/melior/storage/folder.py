@@ -15,7 +15,7 @@ from melior.errors import RunError, UserError
 from melior.storage import lock
 from melior.storage.lock import FolderLock
 from melior.storage.metrics import MetricsWriter, read_metrics
-from melior.storage.writing import json_text, write_atomic
+from melior.storage.writing import TEMPORARY, json_text, write_atomic
 
 CONFIG, FINGERPRINT, SUMMARY = "config.yaml", "fingerprint.txt", "summary.json"
 
@@ -45,14 +45,14 @@ class RunFolder:
         """
         path = Path(path)
         if not (path / lock.NAME).exists():  # a lock is looked at first: who holds it says more than what lies there
-            _refuse_occupied(path)
+            refuse_occupied(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {path}: {error.strerror}; give another --out") from error
         held = FolderLock(path)
         try:
-            _refuse_occupied(path)
+            refuse_occupied(path)
             folder = cls(path, held)
             folder.write_text(CONFIG, config)
             folder.write_text(FINGERPRINT, fingerprint)
@@ -117,6 +117,17 @@ class RunFolder:
         self._own()
         write_atomic(self.path / name, text)
 
+    def point(self, name: str, target: Path) -> None:
+        """Let a link in the folder lead to something else in it; where links are not to be had there is none."""
+        self._own()
+        aside = self.path / f"{TEMPORARY}{name}"
+        try:
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(target.relative_to(self.path), target_is_directory=True)
+            aside.replace(self.path / name)
+        except OSError:
+            aside.unlink(missing_ok=True)
+
     # ---- reading
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -164,7 +175,8 @@ def default_path(name: str, now: datetime, root: Path | str = "runs") -> Path:
     return next(path for path in itertools.chain([first], numbered) if not path.exists())
 
 
-def _refuse_occupied(path: Path) -> None:
+def refuse_occupied(path: Path) -> None:
+    """UserError when the folder of a new run already holds something, so that this is said before a model is loaded."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a folder; give another --out")
     if not path.is_dir() or all(inner.name == lock.NAME for inner in path.iterdir()):

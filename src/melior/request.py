@@ -61,6 +61,10 @@ def resolve_request(
     for key in given:
         if key not in names:
             raise UserError(f"method '{name}' reads no setting '{key}'{near(key, names)}")
+    if given.get("data"):
+        if given.get("task"):
+            raise UserError("give a task or data, not both")
+        given = {**given, "task": ""}
     values = {**base, **_recommended({**base, **given}, names)} if not base else dict(base)
     if paper_settings:
         values |= {key: value for key, value in _entry_settings(method).items() if key in names}

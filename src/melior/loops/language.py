@@ -39,6 +39,7 @@ def trainee(method: Method, settings: LanguageSettings, given: Given) -> Languag
 def build(method: Method, settings: LanguageSettings, given: Given | None = None) -> Run:
     """A prepared run of the method: model, data and rewards loaded and checked against each other."""
     given = given or Given()
+    refuse_idle_settings(settings, given)
     uses_task = given.data is None and not settings.data
     task = get_task(settings.task) if settings.task and uses_task else None
     source = open_source(settings, task, given.data, given.eval_data)
@@ -105,6 +106,30 @@ class LanguageTrainee(RunTrainee):
 
     def _moves(self) -> int:
         return sum(learner.moves for learner in self.run.learners.values())
+
+
+def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
+    """Refuses settings that contradict each other or that nothing would read."""
+    if settings.steps > 0 and (settings.top_p < 1 or settings.top_k > 0):
+        raise UserError(
+            "top_p and top_k truncate the sampler only in evaluations: training would have to renormalize the policy "
+            "over a set of tokens that moves; leave them at 1 and 0, or set steps to 0"
+        )
+    plain = LanguageSettings()
+    if given.data is None and not settings.data:
+        of_data = ("prompt_column", "prompt_template", "answer_column", "eval_data")
+        idle = [name for name in of_data if getattr(settings, name) != getattr(plain, name)]
+        if idle:
+            raise UserError(f"{', '.join(idle)} would have no effect on the task '{settings.task}'; give data")
+    if settings.model == "table" and given.model is None:
+        of_models = ("lora", "gradient_checkpointing", "system", "prefill", "template_args", "stop")
+        idle = [name for name in of_models if getattr(settings, name) != getattr(plain, name)]
+        if idle or settings.dtype == "bfloat16":
+            raise UserError(f"the tabular policy has no {', '.join(idle) or 'bfloat16'}")
+    if settings.lora_alpha and not settings.lora:
+        raise UserError("lora_alpha would have no effect without lora")
+    if settings.warmup > settings.steps > 0:
+        raise UserError(f"warmup is {settings.warmup}, longer than the run's {settings.steps} steps")
 
 
 def check_likelihood(method: Method, policy: Any) -> None:

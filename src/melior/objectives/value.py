@@ -34,7 +34,9 @@ class ValueLoss(Term):
     reads = (Need("value"),)
 
     def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:
-        return value_error(now["value"], batch.require("returns"), batch.columns.get("value"), self.clip)
+        value, old = now["value"], batch.columns.get("value")
+        target = _inside(batch.require("returns"), value, batch.mask)
+        return value_error(value, target, None if old is None else _inside(old, value, batch.mask), self.clip)
 
     def metrics(self, now: Evaluation, batch: Trajectories) -> Mapping[str, torch.Tensor]:
         value, target = now["value"][batch.mask], batch.require("returns")[batch.mask]
@@ -42,3 +44,8 @@ class ValueLoss(Term):
             return {"value_loss": (value - target).square().mean() / 2}
         explained = 1 - (target - value).var() / target.var()
         return {"value_loss": (value - target).square().mean() / 2, "explained_variance": explained}
+
+
+def _inside(known: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """What is known where actions are trained; elsewhere it may be anything, even NaN, and must not reach a gradient."""
+    return torch.where(mask, known.to(value.dtype), value.detach())

@@ -258,6 +258,7 @@ def test_a_lock_opens_by_tokens_or_by_letters_and_by_nothing_less() -> None:
 def test_codes_have_the_asked_shape(P: int, L: int, V: int, seed: int) -> None:
     task = get_task("lock", P=P, L=L, V=V, seed=seed)
     rows = task.rows("test", 1000)
+    assert task.vocabulary == V and len(task.fixed) == P
     assert [row["index"] for row in rows] == list(range(P)) == sorted(row["index"] for row in task.rows("train", P))
     assert all(
         len(row["code"]) == L == task.settings["max_tokens"] and set(row["code"]) <= set(range(V)) for row in rows

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from melior.errors import RunError, UserError
-from melior.storage.folder import RunFolder, default_path
+from melior.storage.folder import RunFolder, default_path, refuse_occupied
 from melior.storage.metrics import read_metrics
 from melior.storage.writing import json_text, write_atomic
 
@@ -43,7 +44,7 @@ def test_a_new_folder_holds_configuration_and_fingerprint(tmp_path):
 
 
 def test_a_second_run_in_one_folder_is_refused_in_one_sentence(folder):
-    for again in (RunFolder.open, lambda path: RunFolder.create(path, "", "")):
+    for again in (RunFolder.open, refuse_occupied, lambda path: RunFolder.create(path, "", "")):
         with pytest.raises(UserError, match=rf"^another run is using .*runs/x \(process {os.getpid()} on .*--out$"):
             again(folder.path)
     assert RunFolder.view(folder.path).fingerprint == "abc"
@@ -206,6 +207,18 @@ def test_a_viewed_folder_is_not_written_to(folder):
             write()
 
 
+def test_a_link_to_the_newest_model_moves_in_one_step_and_survives_moving_the_folder(folder, tmp_path):
+    for step in ("step-1", "step-2"):
+        model = folder.path / "checkpoints" / step / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text(step)
+        folder.point("model", model)
+        assert (folder.path / "model" / "config.json").read_text() == step
+    folder.close()
+    assert (folder.path.rename(tmp_path / "moved") / "model" / "config.json").read_text() == "step-2"
+    assert names(tmp_path / "moved") == ["checkpoints", "config.yaml", "fingerprint.txt", "model"]
+
+
 def test_an_atomic_write_that_fails_keeps_the_old_file(tmp_path):
     write_atomic(tmp_path / "a", "old")
     with pytest.raises(UnicodeEncodeError):
@@ -228,4 +241,4 @@ def test_the_default_folder_is_named_by_time_and_new(tmp_path):
     second.mkdir()
     assert default_path("trl:grpo", now, tmp_path).name.endswith("-3")
     assert default_path("./mine.py:MINE", now, tmp_path).name == "mine.py-MINE-20261130-205500"
-    assert str(default_path("grpo", now)) == "runs/grpo-20261130-205500"
+    assert default_path("grpo", now) == Path("runs/grpo-20261130-205500")

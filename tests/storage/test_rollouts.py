@@ -130,8 +130,8 @@ def test_going_on_from_a_checkpoint_removes_later_steps_and_leftovers(tmp_path):
 
 
 def test_missing_rollouts_name_those_that_are_there(tmp_path):
-    with pytest.raises(UserError, match=r"no rollouts of step 3 of 'policy'; there are none"):
-        read_rollouts(tmp_path, 3)
+    with pytest.raises(UserError, match=r"no rollouts of step 3 of 'hinter'; there are none"):
+        read_rollouts(tmp_path, 3, "hinter")
     RolloutWriter(tmp_path).write(1, batch())
     with pytest.raises(UserError, match=r"no rollouts of step 3 of 'policy'; there are those of steps 1$"):
         read_rollouts(tmp_path, 3)

@@ -23,15 +23,16 @@ STEP = re.compile(r"step-(\d{6,})")
 
 
 class Checkpoints:
-    """The one writer of RUN/checkpoints; the run's lock sees to it that there is only one.
+    """The checkpoints of a run folder, in its subfolder `checkpoints`.
 
     A checkpoint is a folder `step-000012` that holds each tree as NAME.safetensors and NAME.json, each further folder
     (a model for plain transformers, say), and `manifest.json` with the size and SHA-256 of every file, the step and
     the score. It is written beside and renamed into place, so a process killed at any moment leaves only complete
-    ones; leftovers of such a death are cleared away when the next writer is made.
+    ones. Whoever saves is alone in doing so, by the run's lock; its first save clears away what such a death left.
+    Looking and loading change nothing, and may happen while another process saves.
 
     Attributes:
-        folder: the folder of the checkpoints, made when missing.
+        folder: the folder of the checkpoints; the first save makes it.
         keep: how many of the newest are kept, at least 1.
         keep_best: whether the one with the highest score is kept as well (the earliest of equals).
     """
@@ -40,9 +41,7 @@ class Checkpoints:
         if keep < 1:
             raise UserError(f"keep is {keep}, but a run needs at least 1 checkpoint to go on from")
         self.folder, self.keep, self.keep_best = Path(run_folder) / "checkpoints", keep, keep_best
-        with saving(str(self.folder)):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._clear_leftovers()
+        self._clean = False
 
     def save(
         self,
@@ -61,8 +60,8 @@ class Checkpoints:
         temporary = self.folder / f"{TEMPORARY}{final.name}"
         hint = f"the checkpoints before it are intact, so free some space and go on with --resume {self.folder.parent}"
         with saving(f"checkpoint {final.name} in {self.folder}", hint):
+            self._clear_leftovers()
             try:
-                _remove(temporary)
                 _write(temporary, step, trees, folders, score)
                 self._put_in_place(temporary, final)
             except BaseException:
@@ -86,6 +85,7 @@ class Checkpoints:
 
     def cut(self, step: int) -> None:
         """Remove the checkpoints of later steps, for a run that goes on from an earlier one."""
+        self._clear_leftovers()
         for path in _complete(self.folder):
             if checkpoint_step(path) > step:
                 self._discard(path)
@@ -119,6 +119,10 @@ class Checkpoints:
         _remove(hidden)
 
     def _clear_leftovers(self) -> None:
+        """Once for each writer, before it changes anything."""
+        if self._clean:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob(f"{REPLACED}*"):
             original = self.folder / path.name.removeprefix(REPLACED)
             if original.exists():
@@ -127,10 +131,11 @@ class Checkpoints:
                 os.rename(path, original)
         for path in self.folder.glob(f"{TEMPORARY}*"):
             _remove(path)
+        self._clean = True
 
 
 def latest_checkpoint(run_folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run folder, None when there is none. Changes nothing, needs no lock.
+    """The newest complete checkpoint of a run folder, None when there is none.
 
     Complete means that the manifest is there, which is written last; whether the files are what it says is found out
     by loading.
@@ -141,7 +146,7 @@ def latest_checkpoint(run_folder: Path) -> Path | None:
 
 def checkpoint_step(path: Path) -> int:
     """The step after which a checkpoint was written, from its name."""
-    match = STEP.fullmatch(path.name)
+    match = STEP.fullmatch(path.name.removeprefix(REPLACED))
     if match is None:
         raise UserError(f"{path} is not a checkpoint: those are called step- and six digits")
     return int(match[1])
@@ -198,11 +203,17 @@ def _write(
 
 
 def _complete(folder: Path) -> list[Path]:
-    """The checkpoints that have a manifest (it is written last), oldest first."""
+    """The checkpoints that have a manifest (it is written last), oldest first.
+
+    One that was being replaced counts while its successor is not in place.
+    """
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if STEP.fullmatch(path.name) and (path / MANIFEST).is_file()]
-    return sorted(found, key=checkpoint_step)
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):  # names of replaced ones come first, so that the others win
+        if STEP.fullmatch(path.name.removeprefix(REPLACED)) and (path / MANIFEST).is_file():
+            found[checkpoint_step(path)] = path
+    return [found[step] for step in sorted(found)]
 
 
 def _manifest(path: Path) -> dict[str, Any]:

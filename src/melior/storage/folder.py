@@ -44,15 +44,14 @@ class RunFolder:
         cannot be made.
         """
         path = Path(path)
-        if not (path / lock.NAME).exists():  # a lock is looked at first: who holds it says more than what lies there
-            refuse_occupied(path)
+        refuse_occupied(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {path}: {error.strerror}; give another --out") from error
         held = FolderLock(path)
         try:
-            refuse_occupied(path)
+            _refuse_contents(path)
             folder = cls(path, held)
             folder.write_text(CONFIG, config)
             folder.write_text(FINGERPRINT, fingerprint)
@@ -176,7 +175,13 @@ def default_path(name: str, now: datetime, root: Path | str = "runs") -> Path:
 
 
 def refuse_occupied(path: Path) -> None:
-    """UserError when the folder of a new run already holds something, so that this is said before a model is loaded."""
+    """UserError when `RunFolder.create` would refuse this folder, so that it is said before a model is loaded."""
+    if (path / lock.NAME).exists():  # looked at first: that a run is going on says more than what lies there
+        FolderLock(path).release()
+    _refuse_contents(path)
+
+
+def _refuse_contents(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a folder; give another --out")
     if not path.is_dir() or all(inner.name == lock.NAME for inner in path.iterdir()):

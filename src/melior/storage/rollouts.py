@@ -46,8 +46,9 @@ class RolloutWriter:
         self._writes = keep >= 0 and there
 
     def write(self, step: int, batch: Trajectories, learner: str = "policy") -> Path | None:
-        """Write a step's rollouts of one learner, whole or not at all; returns the file, or None when none is wanted.
+        """Write a step's rollouts of one learner, whole or not at all; returns the file.
 
+        None when none is wanted.
         RunError when the disk refuses.
         """
         if not self._writes:

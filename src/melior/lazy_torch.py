@@ -2,8 +2,8 @@
 
 The command calls `install()` before it imports any part. Parts say `import torch` and annotate with `torch.Tensor` and
 jaxtyping's shapes, which under `from __future__ import annotations` are never looked up. The first attribute of torch
-that is looked up imports the real torch and puts it in the stand-in's place; a name from jaxtyping is a proxy that
-imports the real one when it is subscripted, called or asked for an attribute.
+that is looked up imports the real torch and puts it in the stand-in's place. Names that type aliases use (`Tensor`, and
+all of jaxtyping) are proxies, which import the real thing only when they are subscripted, called or derived from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
 # Reading any other dunder (`__wrapped__`, `__warningregistry__`, ...) is introspection and no reason to import torch.
 _OWN_DUNDERS = ("__version__", "__config__", "__future__", "__all__")
@@ -31,7 +31,7 @@ class _StandIn(ModuleType):
         return self._looked_up(name)
 
     def _looked_up(self, name: str) -> Any:
-        return getattr(load(self.__name__), name)
+        return _Proxy(self.__name__, name) if name == "Tensor" else getattr(load(self.__name__), name)
 
 
 class _NamesStandIn(_StandIn):
@@ -42,7 +42,7 @@ class _NamesStandIn(_StandIn):
 
 
 class _Proxy:
-    """A name of a package that is not imported yet."""
+    """A class of a package that is not imported yet; while it is not, nothing is an instance of it."""
 
     def __init__(self, package: str, name: str) -> None:
         self._package, self._name = package, name
@@ -51,13 +51,32 @@ class _Proxy:
         return getattr(load(self._package), self._name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._real()[key]
+        keys = key if isinstance(key, tuple) else (key,)
+        real = tuple(each._real() if type(each) is _Proxy else each for each in keys)  # Float[torch.Tensor, "B T"]
+        return self._real()[real if isinstance(key, tuple) else real[0]]
 
     def __call__(self, *args: Any, **more: Any) -> Any:
         return self._real()(*args, **more)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):  # typing and dataclasses look around
+            raise AttributeError(f"{self!r} has no attribute {name!r} yet")
         return getattr(self._real(), name)
+
+    def __repr__(self) -> str:
+        return f"{self._package}.{self._name}"
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return not isinstance(sys.modules.get(self._package), _StandIn) and isinstance(value, self._real())
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._real(),)
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007  # a proxy is no class, so `|` would come back here
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]  # noqa: UP007
 
 
 class _Finder:

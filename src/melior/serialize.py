@@ -35,7 +35,6 @@ from melior.limits import check_limits
 from melior.method import Method
 from melior.parts import Chain, Mix, Objective, Part, Term, Transform, Weighted
 from melior.settings import RunSettings
-from melior.yaml_text import dump_yaml, load_yaml
 
 # The fields of a method in the order of the line; `name` comes first by its own key.
 LINE = (
@@ -144,11 +143,15 @@ def from_tree(node: Any, kind: Any = Any, where: str = "") -> Any:
 
 def to_yaml(record: Any) -> str:
     """A record as YAML."""
+    from melior.yaml_text import dump_yaml  # here, since most commands show records without YAML
+
     return dump_yaml(tree(record))
 
 
 def from_yaml(text: str) -> Any:
     """The record that a YAML text describes."""
+    from melior.yaml_text import load_yaml
+
     return from_tree(load_yaml(text))
 
 

@@ -1,4 +1,4 @@
-"""The type checker of the test suite: shapes as annotated, and whole numbers where floats are wanted, as PEP 484 has it."""
+"""The type checker of the test suite: shapes as annotated, and whole numbers where floats are wanted (PEP 484)."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_a_head_of_an_unknown_scorer_is_an_error():
 def test_a_head_reads_another_policys_logits(rows):
     policy, teacher = random_table(4, 6, 5), random_table(1, 6, 5, seed=1, index=("position",))
     learner = learner_of(policy, rows=rows)
-    learner.scorers = {"teacher": teacher}.__getitem__
+    learner.readers = {"teacher": teacher}.__getitem__
     learner.gradient(1.0 * Divergence("teacher"), language_batch())
     batch = language_batch()
     with torch.enable_grad():

@@ -11,7 +11,8 @@ from melior.learner import Learner
 from melior.method import Method
 from melior.objectives import TokenMean
 from melior.parts import Aggregate, Evaluation, Needs, Objective
-from melior.policies.policy import Policy
+from melior.policies.chunked import other_sources
+from melior.policies.policy import GivesLogits, LogitSource, Policy
 from melior.policies.table import Table
 from melior.prompts import Prompt, Prompts
 from melior.run import Run, World
@@ -50,7 +51,7 @@ class TinyNetwork(Policy):
         return torch.device("cpu")
 
     def evaluate(
-        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, Policy] | None = None
+        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, GivesLogits] | None = None
     ) -> Evaluation:
         assert batch.tokens is not None
         if torch.is_grad_enabled():
@@ -62,9 +63,11 @@ class TinyNetwork(Policy):
         for need in sorted(needs, key=lambda need: need.on):  # "batch" first: with gradient wins
             with torch.set_grad_enabled(torch.is_grad_enabled() and need.on == "policy"):
                 if need.head is not None:
-                    theirs = {name: other.logits(batch).flatten(0, 1) for name, other in (others or {}).items()}  # type: ignore[attr-defined]
-                    flat = need.head(logits.flatten(0, 1), batch.tokens.flatten(), theirs, hidden.flatten(0, 1))
-                    extra[need.quantity] = flat.view(logp.shape)
+                    there = batch.present
+                    sources = other_sources(needs, others or {}, batch)
+                    theirs = {name: sources[name](0, int(there.sum())) for name in need.head.scorers}
+                    flat = need.head(logits[there], batch.tokens[there], theirs, hidden[there])
+                    extra[need.quantity] = torch.zeros_like(logp).masked_scatter(there, flat)
                 elif need.quantity == "value":
                     extra["value"] = hidden @ self.weights["value"]
                 elif need.quantity == "hidden":
@@ -83,10 +86,10 @@ class TinyNetwork(Policy):
         future = torch.ones(t, t, dtype=torch.bool).triu(1)
         return torch.tanh(affinity.masked_fill(future, -1e9).softmax(-1) @ x @ w["mix"] + x)
 
-    def logits(self, batch: Trajectories) -> torch.Tensor:
-        """[B,T,V] without gradient."""
-        with torch.no_grad():
-            return self.hidden(batch) @ self.weights["out"] / self.temperature
+    @torch.no_grad()
+    def logit_source(self, batch: Trajectories) -> LogitSource:
+        logits = (self.hidden(batch) @ self.weights["out"] / self.temperature)[batch.present]
+        return lambda first, last: logits[first:last]
 
     def prepare(self, needs: Needs) -> None:
         return None

@@ -13,7 +13,7 @@ from melior.errors import RunError
 from melior.microbatches import accumulate, evaluate, slices
 from melior.optimizers import optimizer_state, restore_optimizer
 from melior.parts import POOLED, Aggregate, Evaluation, Loss, Needs, Objective, Stats
-from melior.policies.policy import Policy
+from melior.policies.policy import GivesLogits, Policy
 from melior.trajectories import Trajectories
 
 Tree = dict[str, Any]
@@ -46,7 +46,7 @@ class Learner:
         self.clip_grad = clip_grad
         self.moves = 0  # optimizer steps made by this object
         self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
-        self.scorers: Callable[[str], Policy] | None = None  # name -> policy, for heads; the run sets it
+        self.readers: Callable[[str], GivesLogits] | None = None  # scorer -> its logits, for heads; the run sets it
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
 
     # ---- looking
@@ -149,13 +149,15 @@ class Learner:
             bad = [n for n, p in self.policy.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
             self.zero_grad()
             raise RunError(f"the gradient is not finite in {', '.join(bad[:3])}; no step was made")
+        if not parameters:  # nothing was learnt, so nothing follows, the averages neither
+            return {"grad_norm": 0.0, "update_norm": 0.0, "lr": self._base_rates[0] * self.rate * scale}
         before = [p.detach().clone() for p in parameters]
         self._optimize(parameters, norm, scale)
         self.zero_grad()
         self._average()
         change = [(p.detach() - b).norm() for p, b in zip(parameters, before, strict=True)]
-        moved = float(torch.stack(change).norm()) if change else 0.0
-        return {"grad_norm": float(norm), "update_norm": moved, "lr": self.optimizer.param_groups[0]["lr"]}
+        moved = torch.stack(change).norm()
+        return {"grad_norm": float(norm), "update_norm": float(moved), "lr": self.optimizer.param_groups[0]["lr"]}
 
     def proposed(self) -> Mapping[str, torch.Tensor]:
         """The change that `step` would make from the accumulated gradient, clipping included; nothing is changed."""
@@ -221,18 +223,18 @@ class Learner:
 
     def _optimize(self, parameters: list[torch.Tensor], norm: torch.Tensor, scale: float = 1.0) -> None:
         """One step of the optimizer on the clipped gradient."""
-        if self.clip_grad and parameters:
+        if self.clip_grad:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.clip_grad, norm)
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = base * self.rate * scale
         self.optimizer.step()
         self.moves += 1
 
-    def _others(self, needs: Needs) -> dict[str, Policy]:
+    def _others(self, needs: Needs) -> dict[str, GivesLogits]:
         names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}
-        if names and self.scorers is None:
+        if names and self.readers is None:
             raise RunError(f"no scorer is known here, but {sorted(names)} is needed")
-        return {name: self.scorers(name) for name in sorted(names)} if self.scorers is not None else {}
+        return {name: self.readers(name) for name in sorted(names)} if self.readers is not None else {}
 
     @staticmethod
     def _differentiable(objective: Objective) -> Needs:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from melior.parts import POOLED, Evaluation, Needs
-from melior.policies.policy import Policy
+from melior.policies.policy import GivesLogits, Policy
 from melior.trajectories import Trajectories
 
 
@@ -38,7 +38,9 @@ def accumulate(now: Evaluation, coefficients: Mapping[str, torch.Tensor | None],
         torch.autograd.backward(values, weights)
 
 
-def evaluate(policy: Policy, batch: Trajectories, needs: Needs, others: Mapping[str, Policy], rows: int) -> Evaluation:
+def evaluate(
+    policy: Policy, batch: Trajectories, needs: Needs, others: Mapping[str, GivesLogits], rows: int
+) -> Evaluation:
     """A policy's evaluation of the whole batch, without gradient, `rows` rows at a time."""
     logp: torch.Tensor | None = None
     extra: dict[str, torch.Tensor] = {}

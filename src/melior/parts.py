@@ -399,5 +399,9 @@ class Blend(Part):
 
     scorers: ClassVar[tuple[str, ...]] = ()
 
+    def active(self, run: Run) -> bool:
+        """Whether this step's rollouts are blended at all; otherwise the policy is sampled and no scorer is asked."""
+        return True
+
     def __call__(self, logp: Mapping[str, torch.Tensor], run: Run) -> torch.Tensor:
         raise NotImplementedError("a Blend is a part of its own: write __call__(logp, run) -> [N,V]")

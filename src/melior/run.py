@@ -15,7 +15,8 @@ from melior.learner import Learner
 from melior.method import Method
 from melior.microbatches import evaluate
 from melior.parts import POOLED, Blend, Memory, Need, Scorer
-from melior.policies.policy import Policy
+from melior.policies.context import InContext, in_context
+from melior.policies.policy import GivesLogits, Policy
 from melior.prompts import Prompts
 from melior.trajectories import Trajectories
 
@@ -82,7 +83,7 @@ class Run:
         self.step, self.round, self.version = 0, 0, 0
         self._learners = dict(learners)
         for name, learner in self._learners.items():
-            learner.scorers = partial(self.scorer, learner=name)
+            learner.readers = partial(self.reader, learner=name)
         self._scorers: dict[str, Policy] = {}
         self.state: dict[str, Any] = {}
         self.batches: dict[str, Trajectories] = {}
@@ -98,7 +99,8 @@ class Run:
         self, prompts: Prompts, n: int, policy: str = "policy", blend: Blend | None = None, greedy: bool = False
     ) -> Trajectories:
         """n completions of each prompt; greedy ones take the likeliest token each time."""
-        return self.world.sample(self, prompts, n, policy, blend, greedy)
+        blending = blend if blend is not None and blend.active(self) else None
+        return self.world.sample(self, prompts, n, policy, blending, greedy)
 
     def score(self, batch: Trajectories, learner: str = "policy") -> Trajectories:
         """The reward stage: raw components, the raw outcome, and the shaped reward. Scored batches are left alone.
@@ -170,6 +172,14 @@ class Run:
         if key not in self._scorers:
             raise RunError(f"no scorer is called '{name}'{near(name, [k.partition('/')[2] for k in self._scorers])}")
         return self._scorers[key]
+
+    def reader(self, name: str, learner: str = "policy") -> GivesLogits:
+        """The logits of a named scorer, for heads to read, under the scorer's own context."""
+        policy = self.scorer(name, learner)
+        if not isinstance(policy, GivesLogits):
+            raise UserError(f"the scorer '{name}' ({type(policy).__name__}) has no logits for a head to read")
+        own = name in ("policy", "proximal")
+        return policy if own else InContext(policy, self.scorer_record(name, learner).context)
 
     def refresh(self, name: str, learner: str = "policy") -> None:
         """Set a scorer of weights="snapshot" to the policy as it is now."""
@@ -257,10 +267,10 @@ class Run:
     def _opinion(self, scorer: str, batch: Trajectories, needs: frozenset[Need], learner: str) -> Any:
         policy = self.scorer(scorer, learner)
         if scorer not in ("policy", "proximal"):
-            batch = _in_context(batch, self.scorer_record(scorer, learner).context)
+            batch = in_context(batch, self.scorer_record(scorer, learner).context)
         extra = frozenset(replace(need, scorer="policy") for need in needs if need.quantity != "logp")
         others = {
-            name: self.scorer(name, learner) for need in extra if need.head is not None for name in need.head.scorers
+            name: self.reader(name, learner) for need in extra if need.head is not None for name in need.head.scorers
         }
         rows = self.settings.rows_per_micro or policy.rows_at_once(batch.mask.shape[1])
         return evaluate(policy, batch, extra, others, rows)
@@ -272,14 +282,3 @@ def _known(need: Need, batch: Trajectories) -> bool:
             return batch.proximal_logp is not None
         return need.quantity in batch.columns or need.quantity in batch.features
     return need.quantity in batch.scores.get(need.scorer, {})
-
-
-def _in_context(batch: Trajectories, context: str) -> Trajectories:
-    """The same actions under another prompt."""
-    if context == "trained":
-        return batch
-    if context == "sampled":
-        return batch if batch.sampled_prompt is None else batch.with_(prompt=batch.sampled_prompt)
-    if context not in batch.objects:
-        raise UserError(f"this batch has no object column '{context}' to score under{near(context, batch.objects)}")
-    return batch.with_(prompt=batch.objects[context])

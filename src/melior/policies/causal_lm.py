@@ -15,11 +15,11 @@ import torch
 from melior.data.tokenizer import end_ids
 from melior.errors import RunError
 from melior.parts import Evaluation, Need, Needs
-from melior.policies.chunked import LogitSource, evaluate_chunks, functionals, other_sources
+from melior.policies.chunked import evaluate_chunks, functionals, other_sources
 from melior.policies.decoding import CachedDecoder
 from melior.policies.lora import Adapter
 from melior.policies.output import OutputHead
-from melior.policies.policy import Policy
+from melior.policies.policy import GivesLogits, LogitSource
 from melior.policies.value_head import FILE, ValueHead
 from melior.trajectories import Trajectories
 
@@ -99,7 +99,7 @@ class CausalLM:
             yield
 
     def evaluate(
-        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, Policy] | None = None
+        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, GivesLogits] | None = None
     ) -> Evaluation:
         """`logp` [B,T] and all that is needed, for one micro-batch; zeros past the end of a row.
 

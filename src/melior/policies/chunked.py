@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -11,23 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 from melior.errors import UserError
 from melior.parts import Needs
-from melior.policies.policy import Policy
+from melior.policies.policy import GivesLogits, LogitSource
 from melior.trajectories import Trajectories
 
-# (first, last) -> [last - first, V] logits after temperature, of the actions of a batch in row-major order, padding
-# left out.
-LogitSource = Callable[[int, int], torch.Tensor]
 # (logits [N,V], tokens [N], others, hidden [N,d]) -> [N]
 Functional = Callable[[torch.Tensor, torch.Tensor, Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
-
-
-@runtime_checkable
-class GivesLogits(Protocol):
-    """A policy whose logits the heads of another policy can read."""
-
-    def logit_source(self, batch: Trajectories) -> LogitSource:
-        """Logits of the batch's actions by chunks, without gradient."""
-        ...
 
 
 def log_probability(
@@ -55,15 +42,13 @@ def functionals(needs: Needs) -> dict[str, tuple[Functional, bool]]:
     return wanted
 
 
-def other_sources(needs: Needs, others: Mapping[str, Policy], batch: Trajectories) -> dict[str, LogitSource]:
+def other_sources(needs: Needs, others: Mapping[str, GivesLogits], batch: Trajectories) -> dict[str, LogitSource]:
     """Scorer -> its logits by chunks, for every scorer that a head reads."""
     sources = {}
     for name in sorted({name for need in needs if need.head is not None for name in need.head.scorers}):
         other = others.get(name)
         if other is None:
             raise UserError(f"a head reads the logits of the scorer '{name}', which was not given")
-        if not isinstance(other, GivesLogits):
-            raise UserError(f"the scorer '{name}' ({type(other).__name__}) has no logits for a head to read")
         sources[name] = other.logit_source(batch)
     return sources
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -10,6 +10,19 @@ import torch
 
 from melior.parts import Evaluation, Needs
 from melior.trajectories import Trajectories
+
+# (first, last) -> [last - first, V] logits after temperature, of the actions of a batch in row-major order, padding
+# left out.
+LogitSource = Callable[[int, int], torch.Tensor]
+
+
+@runtime_checkable
+class GivesLogits(Protocol):
+    """What the heads of a policy can read besides its own logits."""
+
+    def logit_source(self, batch: Trajectories) -> LogitSource:
+        """Logits of the batch's actions by chunks, without gradient."""
+        ...
 
 
 @runtime_checkable
@@ -31,12 +44,12 @@ class Policy(Protocol):
         ...
 
     def evaluate(
-        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, Policy] | None = None
+        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, GivesLogits] | None = None
     ) -> Evaluation:
         """`logp` [B,T] of the batch's actions under `batch.prompt`, and every needed quantity, for one micro-batch.
 
         Gradients flow when they are enabled, except into quantities needed on="batch". Positions past a row's end
-        hold arbitrary finite numbers. `others` are the policies whose logits the heads read. Dropout is off.
+        hold arbitrary finite numbers. `others` give the further logits that heads read. Dropout is off.
         """
         ...
 

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 
 from melior.errors import RunError, UserError, near
 from melior.parts import Evaluation, Needs
-from melior.policies.policy import Policy
+from melior.policies.chunked import other_sources
+from melior.policies.policy import GivesLogits, LogitSource
 from melior.trajectories import Trajectories
 
 INDEXES = ("prompt", "position", "previous")
@@ -53,12 +54,12 @@ class Table:
         return self.logits.device
 
     def evaluate(
-        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, Policy] | None = None
+        self, batch: Trajectories, needs: Needs = frozenset(), others: Mapping[str, GivesLogits] | None = None
     ) -> Evaluation:
         """See `Policy.evaluate`."""
         assert batch.tokens is not None
-        where = self._where(batch.prompt, batch.tokens)
-        logits = self._logits(where)
+        where, sources = self._where(batch.prompt, batch.tokens), other_sources(needs, others or {}, batch)
+        logits, present = self._logits(where), batch.present
         logp = logits.log_softmax(-1).gather(-1, batch.tokens[..., None]).squeeze(-1)
         extra: dict[str, torch.Tensor] = {}
         for need in sorted(needs, key=lambda need: need.on != "policy"):
@@ -66,13 +67,10 @@ class Table:
                 continue
             with torch.set_grad_enabled(torch.is_grad_enabled() and need.on == "policy"):
                 if need.head is not None:
-                    rivals = {
-                        name: other._logits(other._where(batch.prompt, batch.tokens)).flatten(0, 1)  # type: ignore[attr-defined]
-                        for name, other in (others or {}).items()
-                        if name in need.head.scorers
-                    }
-                    flat = need.head(logits.flatten(0, 1), batch.tokens.flatten(), rivals, logits.flatten(0, 1))
-                    extra[need.quantity] = flat.view(logp.shape)
+                    theirs = {name: sources[name](0, int(present.sum())) for name in need.head.scorers}
+                    own = logits[present]
+                    flat = need.head(own, batch.tokens[present], theirs, own)
+                    extra[need.quantity] = torch.zeros_like(logp).masked_scatter(present, flat)
                 elif need.quantity == "value":
                     assert self.values is not None, "prepare() makes the value table"
                     extra["value"] = self.values[where]
@@ -82,6 +80,13 @@ class Table:
                 else:
                     raise UserError(f"a table does not know the quantity '{need.quantity}'")
         return Evaluation(logp, extra)
+
+    @torch.no_grad()
+    def logit_source(self, batch: Trajectories) -> LogitSource:
+        """See `GivesLogits`."""
+        assert batch.tokens is not None
+        logits = self._logits(self._where(batch.prompt, batch.tokens))[batch.present]
+        return lambda first, last: logits[first:last]
 
     def prepare(self, needs: Needs) -> None:
         """Adds a table of values when one is needed."""

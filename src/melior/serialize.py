@@ -123,7 +123,7 @@ def from_tree(node: Any, kind: Any = Any, where: str = "") -> Any:
     options = members(kind)
     if node is None and type(None) in options:
         return None
-    classes = [m for m in options if _is_record_type(m)]
+    classes = [get_origin(m) or m for m in options if _is_record_type(m)]
     if classes and (len(classes) == len([m for m in options if m is not type(None)]) or _looks_tagged(node)):
         return _record(node, tuple(classes), where)
     origin, inner = get_origin(kind), get_args(kind)

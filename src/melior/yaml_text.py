@@ -68,7 +68,7 @@ def load_yaml(text: str, where: str = "the YAML text") -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain data only
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark = error.context_mark or error.problem_mark
         place = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
         raise UserError(f"{where}{place} is not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:

@@ -109,7 +109,12 @@ class LanguageTrainee(RunTrainee):
 
 
 def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
-    """Refuses settings that contradict each other or that nothing would read."""
+    """Refuses settings that contradict each other, that nothing would read, or that stand for missing objects."""
+    for name in ("model", "data", "eval_data", "reward"):
+        values = getattr(settings, name)
+        described = any(value.startswith("<") for value in ([values] if isinstance(values, str) else values))
+        if described and getattr(given, name) is None:
+            raise UserError(f"this run was given its {name} as a Python object; give it again: {name}=...")
     if settings.steps > 0 and (settings.top_p < 1 or settings.top_k > 0):
         raise UserError(
             "top_p and top_k truncate the sampler only in evaluations: training would have to renormalize the policy "

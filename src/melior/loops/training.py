@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from melior.errors import RunError
 from melior.loops.progress import Progress
@@ -21,6 +21,7 @@ from melior.storage.trackers import Tracker
 Figures = Mapping[str, Any]
 
 
+@runtime_checkable
 class Trainee(Protocol):
     """What is trained, whatever its frame: it steps, evaluates, and can be put away and taken up again.
 

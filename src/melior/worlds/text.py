@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -24,6 +24,7 @@ from melior.trajectories import Trajectories
 Row = Mapping[str, Any]
 
 
+@runtime_checkable
 class Rows(Protocol):
     """Training rows by position, without end."""
 

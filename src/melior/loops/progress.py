@@ -8,9 +8,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
-from melior.loops.summary import count_text, interval_text, number_text, time_text
+from melior.loops.summary import count_text, interval_text, is_interval, number_text, time_text
 
 PLAIN_LINES = 20  # of steps, in a whole run
 RECENT = 20  # steps whose pace the time left is judged by
@@ -31,22 +31,22 @@ COLUMNS = (
     Column("entropy", "entropy"),
     Column("grad_norm", "gradient"),
     Column("tokens_per_second", "tokens/s", count_text),
-    Column("steps_per_second", "steps/s", count_text),
 )
+RATES = ("tokens_per_second",)  # not shown where they are zero, since then nothing of the kind is counted
 
 
 class Progress:
     """Shows how a run goes: held-out score, reward, mixed share, entropy, gradient norm, rate, time left.
 
-    On a terminal that is one line at the bottom, above which notes and warnings scroll; elsewhere a plain line at
-    every twentieth of the run and at every evaluation. Figures that a run does not have are not shown. The loss is
-    not among them: its level says nothing about whether the policy gets better.
+    On a terminal that is one line at the bottom, above which notes and warnings scroll; elsewhere a plain line after
+    the first step, at every twentieth of the run and at every evaluation. Figures that a run does not have are not
+    shown. The loss is not among them: its level says nothing about whether the policy gets better.
 
     Attributes:
         total: steps of the whole run.
         quiet: show nothing at all.
         columns: the figures to show of a step.
-        stream: where to; standard error by default, so that standard output holds results only.
+        stream: the text file that is written to; standard error by default, so that standard output holds results only.
         clock: seconds on any clock that does not run backward.
     """
 
@@ -55,13 +55,13 @@ class Progress:
         total: int,
         quiet: bool = False,
         columns: tuple[Column, ...] = COLUMNS,
-        stream: TextIO | None = None,
+        stream: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         from rich.console import Console
 
         self.total, self.quiet, self.columns = total, quiet, columns
-        self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, soft_wrap=True)
+        self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self._clock = clock
         self._step, self._score = 0, math.nan
@@ -85,24 +85,21 @@ class Progress:
         """Held-out figures as of this step; "score" is the one shown on the line."""
         score = figures.get("score")
         self._step, self._score = step, math.nan if score is None else float(score)
-        shown = [
-            f"{name} {interval_text(figure)}" for name, figure in figures.items() if isinstance(figure, list | tuple)
-        ]
+        shown = [f"{name} {interval_text(value)}" for name, value in figures.items() if is_interval(value)]
         self.note(f"step {step}/{self.total}  held out: {', '.join(shown) or number_text(self._score)}")
-        self._pause()
         self._refresh()
 
     def step(self, step: int, row: Mapping[str, Any]) -> None:
         """A step was made; these are its metrics."""
-        now = self._clock()
-        if not self._ends and isinstance(row.get("step_seconds"), int | float):
+        now, first = self._clock(), not self._ends
+        if first and "step_seconds" in row:
             self._ends.append(now - row["step_seconds"])
         self._ends.append(now)
         self._step, self._row = step, row
-        every = math.ceil(self.total / PLAIN_LINES) if self.total else 1
+        every = max(1, math.ceil(self.total / PLAIN_LINES))
         if self._terminal:
             self._refresh()
-        elif step % every == 0 or step == self.total:
+        elif first or step % every == 0 or step == self.total:
             self.note(self.line())
 
     def close(self) -> None:
@@ -127,7 +124,7 @@ class Progress:
             parts.append(f"held out {number_text(self._score)}")
         for metric, label, text in self.columns:
             value = self._row.get(metric)
-            if isinstance(value, int | float) and not math.isnan(value):
+            if isinstance(value, int | float) and not math.isnan(value) and (value or metric not in RATES):
                 parts.append(f"{label} {text(value)}")
         left = self.time_left()
         if left is not None:
@@ -135,17 +132,16 @@ class Progress:
         return "  ".join(parts)
 
     def time_left(self) -> float | None:
-        """Seconds that the remaining steps take at the pace of the recent ones; None before there is a pace."""
+        """Seconds that the remaining steps take at the pace of the recent ones, what happens between steps included.
+
+        None before there is a pace and when no step remains.
+        """
         if len(self._ends) < 2 or self._step >= self.total:
             return None
         pace = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
         return pace * (self.total - self._step)
 
     # ---- inside
-
-    def _pause(self) -> None:
-        """An evaluation or a save is no part of the pace: the next step is measured from where it begins."""
-        self._ends.clear()
 
     def _refresh(self) -> None:
         if self.quiet or not self._terminal:
@@ -155,11 +151,9 @@ class Progress:
 
         text = Text(self.line(), no_wrap=True, overflow="ellipsis")
         if self._live is None:
-            # Redirecting lets warnings and prints scroll above the line; no thread of its own, since nothing changes
-            # between steps and a step may hold the interpreter for long.
-            self._live = Live(
-                text, console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True
-            )
+            # Live also takes over standard output and error, so that warnings and prints scroll above the line. It
+            # needs no thread of its own: nothing changes between steps.
+            self._live = Live(text, console=self._console, auto_refresh=False)
             self._live.start()
             atexit.register(self.close)  # a run that fails still gives the cursor back
         self._live.update(text, refresh=True)

@@ -79,9 +79,12 @@ def pass_at_k(tried: Sequence[int], right: Sequence[int], k: int, confidence: fl
 
 
 def summary_text(summary: Mapping[str, Any], run_folder: Path) -> str:
-    """What a run ends with: before -> after with intervals, its size, where it is, how to go on."""
+    """What a run ends with: before -> after with intervals, its size, where it is, how to go on.
+
+    Figures without an interval are left to `summary.json`.
+    """
     before, after = summary.get("before") or {}, summary.get("after") or {}
-    names = [name for name in before if _is_interval(before[name]) and (not after or name in after)]
+    names = [name for name in before if is_interval(before[name]) and (not after or name in after)]
     width = max((len(name) for name in names), default=0)
     lines = []
     for name in names:
@@ -108,7 +111,7 @@ def figures_text(figures: Mapping[str, Any]) -> str:
 
 def interval_text(figure: Any) -> str:
     """ "0.240 [0.192, 0.295]" for [value, low, high]; a single number without the brackets."""
-    if _is_interval(figure):
+    if is_interval(figure):
         value, low, high = figure
         known = all(bound is not None and not math.isnan(bound) for bound in (low, high))
         return f"{number_text(value)} [{number_text(low)}, {number_text(high)}]" if known else number_text(value)
@@ -145,6 +148,6 @@ def time_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _is_interval(figure: Any) -> bool:
-    """Figures with an interval are what a run is judged by; the rest stays in summary.json."""
+def is_interval(figure: Any) -> bool:
+    """Whether a figure is [value, low, high]."""
     return isinstance(figure, list | tuple) and len(figure) == 3

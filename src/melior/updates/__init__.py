@@ -1,5 +1,6 @@
 """Updates: how do the parameters move?"""
 
 from melior.updates.gradient import Gradient
+from melior.updates.turn_by_turn import TurnByTurn
 
-__all__ = ["Gradient"]
+__all__ = ["Gradient", "TurnByTurn"]

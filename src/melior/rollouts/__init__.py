@@ -1,5 +1,6 @@
 """Rollouts: how do we act to get trajectories?"""
 
+from melior.rollouts.blends import TrustBlend
 from melior.rollouts.group import Group, GroupWithGreedy
 
-__all__ = ["Group", "GroupWithGreedy"]
+__all__ = ["Group", "GroupWithGreedy", "TrustBlend"]

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("return", "return"),
     Column("mixed_share", "mixed", lambda share: f"{share:.0%}"),
     Column("entropy", "entropy"),
-    Column("grad_norm", "gradient"),
+    Column("grad_norm", "grad norm"),
     Column("tokens_per_second", "tokens/s", count_text),
 )
 RATES = ("tokens_per_second",)  # not shown where they are zero, since then nothing of the kind is counted
@@ -120,15 +120,15 @@ class Progress:
     def line(self) -> str:
         """The line as of now."""
         parts = [f"step {self._step}/{self.total}"]
+        left = self.time_left()
+        if left is not None:
+            parts.append(f"left {time_text(left)}")
         if not math.isnan(self._score):
             parts.append(f"held out {number_text(self._score)}")
         for metric, label, text in self.columns:
             value = self._row.get(metric)
             if isinstance(value, int | float) and not math.isnan(value) and (value or metric not in RATES):
                 parts.append(f"{label} {text(value)}")
-        left = self.time_left()
-        if left is not None:
-            parts.append(f"left {time_text(left)}")
         return "  ".join(parts)
 
     def time_left(self) -> float | None:
@@ -149,7 +149,7 @@ class Progress:
         from rich.live import Live
         from rich.text import Text
 
-        text = Text(self.line(), no_wrap=True, overflow="ellipsis")
+        text = Text(self.line(), no_wrap=False, overflow="fold")  # all of it, on two lines where the window is narrow
         if self._live is None:
             # Live also takes over standard output and error, so that warnings and prints scroll above the line. It
             # needs no thread of its own: nothing changes between steps.

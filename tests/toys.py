@@ -231,6 +231,9 @@ class HandMadeWorld(World):
         self.judged += 1
         return batch
 
+    def figures(self, run: Run, batch: Trajectories) -> dict[str, float]:
+        return {}
+
     def load_policy(self, path: str) -> Policy:
         return random_table(4, 8, 5, seed=len(path))
 

@@ -134,3 +134,9 @@ def load(package: str = "torch") -> ModuleType:
             if space.get(package) is held:
                 space[package] = real
         return real
+
+
+def use_real() -> None:
+    """Everything real at once: what a command calls that is going to compute."""
+    for package in ("torch", "jaxtyping"):
+        load(package)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from melior.cli.train import whole_numbers
+from melior.lazy_torch import use_real
 
 Option = typer.Option
 
@@ -43,6 +44,7 @@ def evaluate(
         settings["eval_k"] = whole_numbers(k, "k")
     if prompts is not None:
         settings["eval_prompts"] = prompts
+    use_real()
     from melior.api import evaluate as measure
     from melior.loops.summary import figures_text
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from melior.errors import UserError
+from melior.lazy_torch import use_real
 
 Option = typer.Option
 
@@ -117,6 +118,7 @@ def train(request: dict[str, Any]) -> None:
 
     Every other field of the method and of the settings: --set PATH=VALUE.
     """
+    use_real()
     from melior.api import train as start
 
     summary = start(**request).summary
@@ -127,6 +129,7 @@ def train(request: dict[str, Any]) -> None:
 @with_options
 def check(request: dict[str, Any]) -> None:
     """Look before you spend: a prompt, a sample, its mask and rewards, the sizes."""
+    use_real()
     from melior.api import check as look
 
     typer.echo(look(**request))

@@ -34,7 +34,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 
     2,000 resamples from a generator with a fixed seed, so equal values give equal intervals. The values are one for
     each independent unit: a prompt, an episode. NaN are left out; without any value all three are NaN. One value has
-    no interval: its bounds are NaN.
+    no interval: its bounds are NaN. Values that are all equal have one of no width, which for a pass rate is too
+    confident: `pass_at_k` does better there.
     """
     known = np.asarray([value for value in values if not math.isnan(value)], dtype=np.float64)
     if len(known) < 2:

@@ -26,14 +26,13 @@ def truncate(logp: Float[torch.Tensor, "N V"], top_p: float = 1.0, top_k: int = 
     """
     if top_p >= 1 and not 0 < top_k < logp.shape[-1]:
         return logp
-    ranked, order = logp.sort(-1, descending=True, stable=True)
+    ranked, order = logp.sort(dim=-1, descending=True, stable=True)
     if top_k > 0:
         ranked[:, top_k:] = -torch.inf
         ranked = ranked.log_softmax(-1)
     if top_p < 1:
-        probability = ranked.exp()
-        before = probability.cumsum(-1) - probability
-        outside = before >= top_p
-        outside[:, 0] = False
+        reached = ranked.exp().cumsum(-1)
+        outside = torch.zeros_like(reached, dtype=torch.bool)
+        outside[:, 1:] = reached[:, :-1] >= top_p
         ranked = ranked.masked_fill(outside, -torch.inf)
     return torch.empty_like(logp).scatter_(-1, order, ranked).log_softmax(-1)

@@ -42,6 +42,7 @@ class CausalLM:
         adapter: the LoRA adapter it acts with; None when all weights are the policy's own.
         autocast: compute in bfloat16 over weights that stay float32.
         vocabulary, context, stop_ids: as in `TextPolicy`.
+        trained: names of the network's parameters that training changes.
         chunk_elements: most logits (positions * vocabulary) that exist at once.
     """
 
@@ -71,6 +72,7 @@ class CausalLM:
         self.vocabulary = int(network.get_output_embeddings().weight.shape[0])
         self.context = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self.stop_ids = end_ids(tokenizer, network.generation_config)
+        self.trained = tuple(name for name, value in network.named_parameters() if value.requires_grad)
         _silence(network, gradient_checkpointing)
         self.output = OutputHead.of(network)
 
@@ -146,18 +148,12 @@ class CausalLM:
                 self.value_head.load(self.value_from)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The trainable parameters: all weights, or the adapter's, and the value head's."""
-        for name, value in self.network.named_parameters():
-            if value.requires_grad:
-                yield f"model.{name}", value
-        if self.value_head is not None:
-            for name, value in self.value_head.named_parameters():
-                if value.requires_grad:
-                    yield f"value_head.{name}", value
+        """The trainable parameters: all weights, or the adapter's, and the value head's. None for a frozen policy."""
+        return ((name, value) for name, value in self._own() if value.requires_grad)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Name -> live tensor of everything that training changes."""
-        return {name: value.detach() for name, value in self.named_parameters()}
+        """Name -> live tensor of everything that training changes; a frozen policy has the same names."""
+        return {name: value.detach() for name, value in self._own()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put such a state back; a missing, superfluous or misshapen tensor is an error that names it."""
@@ -219,6 +215,14 @@ class CausalLM:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What distinguishes this policy from others over the same network."""
+        known = dict(self.network.named_parameters())
+        for name in self.trained:
+            yield f"model.{name}", known[name if self.adapter is None else self.adapter.own(name)]
+        if self.value_head is not None:
+            yield from (("value_head." + name, value) for name, value in self.value_head.named_parameters())
 
     def _chunk_rows(self) -> int:
         return max(1, self.chunk_elements // self.vocabulary)

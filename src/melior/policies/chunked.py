@@ -9,10 +9,13 @@ from jaxtyping import Float, Int
 from torch.utils.checkpoint import checkpoint
 
 from melior.errors import UserError
-from melior.parts import Needs
+from melior.objectives.heads import Entropy
+from melior.parts import Head, Needs
 from melior.policies.policy import GivesLogits, LogitSource
 from melior.trajectories import Trajectories
 
+# Heads that a need may ask for by their name alone.
+KNOWN: Mapping[str, Head] = {"entropy": Entropy()}
 # (logits [N,V], tokens [N], others, hidden [N,d]) -> [N]
 Functional = Callable[[torch.Tensor, torch.Tensor, Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
 
@@ -33,12 +36,14 @@ def functionals(needs: Needs) -> dict[str, tuple[Functional, bool]]:
     A quantity that is wanted both with and without gradient is computed once, with it.
     """
     wanted: dict[str, tuple[Functional, bool]] = {"logp": (log_probability, True)}
-    for need in sorted((need for need in needs if need.head is not None), key=lambda need: (need.quantity, need.on)):
-        assert need.head is not None
+    for need in sorted(needs, key=lambda need: (need.quantity, need.on)):
+        head = need.head or KNOWN.get(need.quantity)
+        if head is None:
+            continue
         known = wanted.get(need.quantity)
-        if need.quantity == "logp" or (known is not None and known[0] != need.head):
+        if need.quantity == "logp" or (known is not None and known[0] != head):
             raise ValueError(f"two heads are filed under the name '{need.quantity}'")
-        wanted[need.quantity] = (need.head, need.on == "policy" or (known is not None and known[1]))
+        wanted[need.quantity] = (head, need.on == "policy" or (known is not None and known[1]))
     return wanted
 
 

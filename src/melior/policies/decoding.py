@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class CachedDecoder:
-    """N = prompts * n rows over one cache; each prompt is encoded once where the model's cache can be repeated.
+    """N = prompts * n rows over one cache; each prompt is encoded once, then its cache is repeated.
+
+    A cache whose rows cannot be selected is filled for each row, and keeps rows that are no longer wanted.
 
     Prompts are padded on the left, so that all rows append in the same column; positions count real tokens only.
     """
@@ -33,11 +35,14 @@ class CachedDecoder:
 
     def start(self) -> Float[torch.Tensor, "N V"]:
         """Encode the prompts; [N,V] raw logits of the first tokens."""
+        from melior.policies.kv_cache import growing
+
         logits = self._prefill(self.prompts)
-        if self.n > 1 and not self._repeat():
-            # The rows of a cache that cannot be repeated (state-space models): encode each for itself.
-            return self._prefill([prompt for prompt in self.prompts for _ in range(self.n)])
-        return logits.repeat_interleave(self.n, 0)
+        self.cache = growing(self.cache)
+        index = torch.arange(len(self.prompts), device=logits.device).repeat_interleave(self.n)
+        if self.n == 1 or self._select(index):
+            return logits[index]
+        return self._prefill([prompt for prompt in self.prompts for _ in range(self.n)])
 
     def step(self, tokens: Int[torch.Tensor, "N"]) -> Float[torch.Tensor, "N V"]:
         """Append one token to each row; [N,V] raw logits of the next."""
@@ -53,13 +58,9 @@ class CachedDecoder:
     def keep(self, index: Int[torch.Tensor, "K"]) -> None:
         """Go on with these rows only."""
         index = index.to(self.position.device)
-        if self.wanted is not None or not _supports(self.cache, "batch_select_indices"):
+        if not self._select(index):
             everything = torch.arange(len(self.position), device=index.device)
             self.wanted = (everything if self.wanted is None else self.wanted)[index]
-            return
-        self.cache.batch_select_indices(index)
-        self.position = self.position[index]
-        self.mask = None if self.mask is None else self.mask[index]
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
         lengths = np.array([len(prompt) for prompt in prompts])
@@ -73,6 +74,8 @@ class CachedDecoder:
         self.mask = None if bool((lengths == width).all()) else (place >= 0).long()
         self.cache = None
         logits = self._forward(torch.from_numpy(ids).to(device), place.clamp(min=0))
+        if _recurrent(self.cache):
+            self.mask = None
         self.position = torch.from_numpy(lengths).to(device)
         return logits
 
@@ -90,12 +93,18 @@ class CachedDecoder:
         self.cache = out[self.cache_name]
         return out.logits[:, -1]
 
-    def _repeat(self) -> bool:
-        if not _supports(self.cache, "batch_repeat_interleave"):
+    def _select(self, index: torch.Tensor) -> bool:
+        """Make row i of the cache what row index[i] was; False when the cache has no such operation."""
+        layers = getattr(self.cache, "layers", None)
+        if layers is None or self.wanted is not None:
             return False
-        self.cache.batch_repeat_interleave(self.n)
-        self.position = self.position.repeat_interleave(self.n)
-        self.mask = None if self.mask is None else self.mask.repeat_interleave(self.n, 0)
+        for layer in layers:
+            if hasattr(layer, "conv_states"):  # state-space layers, hybrid ones included
+                layer.reorder_cache(index)
+            else:
+                layer.batch_select_indices(index)
+        self.position = self.position[index]
+        self.mask = None if self.mask is None else self.mask[index]
         return True
 
 
@@ -105,7 +114,7 @@ def _cache_name(network: Any) -> str:
     return next(name for name in ("cache", "past_key_values", "cache_params") if name in known)
 
 
-def _supports(cache: Any, operation: str) -> bool:
-    """Whether every layer of the cache has the operation on batch rows."""
-    layers = getattr(cache, "layers", None)
-    return layers is not None and all(hasattr(layer, operation) for layer in layers)
+def _recurrent(cache: Any) -> bool:
+    """Whether the cache has no attention layer: its state no longer knows about padding, and asks for no mask."""
+    layers = getattr(cache, "layers", None) or ()
+    return bool(layers) and not any(hasattr(layer, "batch_select_indices") for layer in layers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import re
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,18 +20,18 @@ _numbers = itertools.count()
 
 
 class Adapter:
-    """Which adapter of a peft model a policy acts with: the live one, a frozen copy of it, or none at all.
+    """Which adapter of a peft model a policy acts with: the live one or a frozen copy of it.
 
     Attributes:
         peft: the peft model. Outside of `active` its live adapter is always the active one.
-        name: of the adapter; None for the base weights alone.
+        name: of the adapter.
     """
 
-    def __init__(self, peft: Any, name: str | None = LIVE) -> None:
+    def __init__(self, peft: Any, name: str = LIVE) -> None:
         self.peft = peft
         self.name = name
-        if name not in (LIVE, None):
-            weakref.finalize(self, _forget, peft, name)
+        if name != LIVE:
+            weakref.finalize(self, _forget, peft, name).atexit = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -37,43 +39,32 @@ class Adapter:
         if self.name == LIVE:
             yield
             return
-        tuner = self.peft.base_model
         try:
-            if self.name is None:
-                tuner.disable_adapter_layers()
-            else:
-                tuner.set_adapter(self.name, inference_mode=True)
+            self.peft.set_adapter(self.name, inference_mode=True)
             yield
         finally:
-            if self.name is None:
-                tuner.enable_adapter_layers()
-            tuner.set_adapter(LIVE)
+            self.peft.set_adapter(LIVE)
 
     def frozen(self) -> Adapter:
-        """The adapter as it is now: none where it still changes nothing, otherwise a copy."""
-        from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-        if self.name is None or self._changes_nothing():
-            return Adapter(self.peft, None)
-        state = get_peft_model_state_dict(self.peft, adapter_name=self.name, save_embedding_layers=False)
-        state = {name: value.clone() for name, value in state.items()}
-        copy = f"frozen{next(_numbers)}"
+        """A copy of the adapter as it is now."""
         with torch.random.fork_rng(devices=[]):  # the copy is initialized at random before it is filled
-            self.peft.add_adapter(copy, self.peft.peft_config[self.name])
-        set_peft_model_state_dict(self.peft, state, adapter_name=copy)
+            twin = f"frozen{next(_numbers)}"
+            self.peft.add_adapter(twin, copy.copy(self.peft.peft_config[self.name]))
+        other = Adapter(self.peft, twin)
+        values = dict(self.peft.named_parameters())
+        for name in values:
+            if other.own(name) != name:
+                values[other.own(name)].data.copy_(values[self.own(name)])
         self.peft.set_adapter(LIVE)
-        return Adapter(self.peft, copy)
+        return other
+
+    def own(self, name: str) -> str:
+        """The parameter of this adapter that corresponds to the live adapter's parameter `name`."""
+        return re.sub(rf"\.{LIVE}(?=\.|$)", f".{self.name}", name)
 
     def save(self, folder: Path) -> None:
         """Write a folder that peft loads (adapter weights and configuration)."""
-        self.peft.save_pretrained(str(folder), selected_adapters=[self.name or LIVE], save_embedding_layers=False)
-
-    def _changes_nothing(self) -> bool:
-        config = self.peft.peft_config[self.name]
-        if config.use_dora or config.modules_to_save or getattr(config, "lora_bias", False):
-            return False
-        second = [p for name, p in self.peft.named_parameters() if _is_second_factor(name, str(self.name))]
-        return bool(second) and not any(bool(p.any()) for p in second)
+        self.peft.save_pretrained(str(folder), selected_adapters=[self.name], save_embedding_layers=False)
 
 
 def add_lora(model: Any, rank: int, alpha: int = 0) -> Adapter:
@@ -113,10 +104,6 @@ def _peft() -> Any:
     except ImportError:
         raise UserError("LoRA needs the package peft; install it with: pip install 'melior[lm]'") from None
     return peft
-
-
-def _is_second_factor(name: str, adapter: str) -> bool:
-    return f".{adapter}" in name and ("lora_B" in name or "lora_embedding_B" in name)
 
 
 def _forget(peft: Any, name: str) -> None:

@@ -41,7 +41,9 @@ def network(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float
         "llama": lambda: transformers.LlamaConfig(**{**common, **size}),
         "qwen2": lambda: transformers.Qwen2Config(**{**common, **size}),
         "gpt2": lambda: transformers.GPT2Config(**{**gpt, **size}),
-        "gemma2": lambda: transformers.Gemma2Config(**{**common, "head_dim": 8, "final_logit_softcapping": 3.0, **size}),
+        "gemma2": lambda: transformers.Gemma2Config(
+            **{**common, "head_dim": 8, "final_logit_softcapping": 3.0, **size}
+        ),
         "granite": lambda: transformers.GraniteConfig(**{**common, "logits_scaling": 4.0, **size}),
         "cohere": lambda: transformers.CohereConfig(**{**common, "logit_scale": 0.25, **size}),
         "mamba": lambda: transformers.MambaConfig(

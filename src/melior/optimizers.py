@@ -48,4 +48,6 @@ def restore_optimizer(
         raise RunError(f"the optimizer's state names parameters that the model lacks: {', '.join(unknown[:3])}")
     optimizer.state.clear()
     for name, values in state.items():
-        optimizer.state[parameters[name]] = dict(values)
+        p = parameters[name]
+        # AdamW counts its steps on the CPU; the moments lie with their parameter.
+        optimizer.state[p] = {key: v.to(p.device) if v.dim() else v for key, v in values.items()}

@@ -65,7 +65,8 @@ def held_out_figures(batch: Trajectories, ks: Sequence[int], pass_at: float) -> 
     for k in ks:
         figures[f"pass@{k}"] = list(pass_at_k(tried.tolist(), right.tolist(), k))
     values = torch.zeros(count, dtype=torch.float64).index_add(0, index[order], outcome.double().nan_to_num(0.0))
-    figures[f"mean@{int(tried.max())}"] = list(mean_interval((values / tried).tolist()))
+    if int(tried.max()) > 1 or not bool(((outcome == 0) | (outcome == pass_at)).all()):  # else it repeats pass@1
+        figures[f"mean@{int(tried.max())}"] = list(mean_interval((values / tried).tolist()))
     for name, component in batch.components.items():
         figures |= _mean(f"reward/{name}", component)
     figures |= {"length_mean": float(batch.length.double().mean())}

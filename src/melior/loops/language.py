@@ -75,6 +75,12 @@ class LanguageTrainee(RunTrainee):
         super().__init__(run)
         self._rollouts: RolloutWriter | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided on the user's behalf, and what looks odd."""
+        unwritten = RolloutWriter(Path(), self.run.settings.keep_rollouts).note
+        return (*self.run.notes, *([unwritten] if unwritten else []))
+
     def advance(self) -> dict[str, float]:
         """One step of the line."""
         position, moves = self.run.world.state(), self._moves()

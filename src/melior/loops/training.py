@@ -135,19 +135,29 @@ class Training:
         self.folder.cut_metrics(self.trainee.step)
         self._checkpoints.cut(self.trainee.step)
         self.trainee.forget(self.folder)
+        self.folder.point("model", path / "model")
         self.progress.resumed(self.trainee.step, self._score)
 
     def run(self) -> dict[str, Any]:
         """Steps until the budget is spent or Ctrl-C; the summary that was written."""
-        with _interruptible() as asked_to_stop:
-            while self.trainee.step < self.settings.steps and not asked_to_stop():
-                self._step()
-            self.interrupted = self.trainee.step < self.settings.steps
-        if not self.interrupted:
-            done = self.settings.steps == 0 or self._evaluated_at == self.trainee.step
-            self.after = self._latest if done else self._evaluate()
-        self._save()
-        return self._finish()
+        try:
+            with _interruptible() as asked_to_stop:
+                while self.trainee.step < self.settings.steps and not asked_to_stop():
+                    self._step()
+                self.interrupted = self.trainee.step < self.settings.steps
+            if not self.interrupted:
+                self.after = self._latest if self._evaluated_at == self.trainee.step else self._evaluate()
+            self._save()
+            return self._finish()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End what is shown and what is logged to; a second call does nothing."""
+        for tracker in self.trackers:
+            tracker.close()
+        self.trackers = ()
+        self.progress.close()
 
     # ---- inside
 
@@ -219,9 +229,6 @@ class Training:
             "checkpoint": str(self._checkpoints.latest()),
         }
         self.folder.write_summary(summary)
-        for tracker in self.trackers:
-            tracker.close()
-        self.progress.close()
         return summary
 
 

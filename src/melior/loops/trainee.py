@@ -1,0 +1,91 @@
+"""A run of the line as the outer loop sees it, whatever its world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from melior.loops.iteration import iterate
+from melior.run import Run
+from melior.storage.folder import RunFolder
+
+
+class RunTrainee:
+    """Steps, evaluates, puts away and takes up again everything that a `Run` of the line holds.
+
+    Attributes:
+        run: the handle.
+        intact: after a failed `advance`, whether everything is as it was before it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.intact = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided on the user's behalf, and what looks odd."""
+        return self.run.notes
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self.run.step
+
+    def advance(self) -> dict[str, float]:
+        """One step of the line."""
+        return iterate(self.run)
+
+    def evaluate(self) -> Mapping[str, Any]:
+        """Held-out figures."""
+        return self.run.evaluate()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later steps depend on."""
+        return {
+            "step": self.run.step,
+            "version": self.run.version,
+            "world": dict(self.run.world.state()),
+            "memory": {name: s.state() if hasattr(s, "state") else s for name, s in self.run.state.items()},
+            "learners": {name: learner.state() for name, learner in self.run.learners.items()},
+            "scorers": {name: self.run.scorers[name].state() for name in self._owned()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put such a state back, bit for bit."""
+        self.run.step, self.run.version = state["step"], state["version"]
+        self.run.world.load_state(state["world"])
+        for name, learner in self.run.learners.items():
+            learner.load_state(state["learners"][name])
+        for name, saved in state["memory"].items():
+            if hasattr(self.run.state[name], "load_state"):
+                self.run.state[name].load_state(saved)
+            else:
+                self.run.state[name] = saved
+        for name in self._owned():
+            self.run.scorers[name].load_state(state["scorers"][name])
+
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """The same; the weights that `save` wrote are in the state too."""
+        self.load_state(state)
+
+    def save(self, folder: Path) -> None:
+        """Each learner's policy in its own public format; further learners in folders of their names."""
+        for name, learner in self.run.learners.items():
+            learner.policy.save(folder if name == "policy" else folder / name)
+
+    def record(self, folder: RunFolder) -> None:
+        """Keeps no rollouts."""
+        self.run.batches.clear()
+
+    def forget(self, folder: RunFolder) -> None:
+        """There is nothing to remove."""
+
+    def _owned(self) -> list[str]:
+        """Scorers whose weights neither a path nor the live policy gives back."""
+        kinds = ("initial", "average", "snapshot")
+        records = {
+            key: self.run.scorer_record(key.partition("/")[2], key.partition("/")[0]) for key in self.run.scorers
+        }
+        return [key for key, record in records.items() if record.weights in kinds]

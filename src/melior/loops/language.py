@@ -247,6 +247,7 @@ def _load_model(path: str, settings: LanguageSettings, model: Any) -> tuple[Text
         lora=settings.lora,
         lora_alpha=settings.lora_alpha,
         gradient_checkpointing=settings.gradient_checkpointing,
+        stop=settings.stop,
+        temperature=settings.temperature,
     )
-    policy.temperature = settings.temperature
     return policy, tokenizer

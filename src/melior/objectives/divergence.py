@@ -27,7 +27,7 @@ def kl_estimate(difference: Float[torch.Tensor, "*S"], estimator: str) -> Float[
         return -difference
     if estimator == "k2":
         return difference.square() / 2
-    k3 = difference.exp() - difference - 1
+    k3 = difference.expm1() - difference  # without cancellation: near the reference it is d^2 / 2
     if estimator == "k3":
         return k3
     k2 = difference.square() / 2

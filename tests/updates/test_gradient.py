@@ -1,0 +1,120 @@
+"""Epochs of minibatches: when the proximal policy is recorded, how often it steps, and when it stops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from melior.advantages import Whiten
+from melior.methods.policy_gradient import REINFORCE
+from melior.objectives import Clip, PolicyGradient, SequenceMean
+from melior.parts import Evaluation, Transform
+from melior.trajectories import Trajectories
+from melior.updates import Gradient
+from melior.updates.gradient import mean_stats
+from toys import TinyNetwork, language_batch, learner_of, run_of
+
+SEEN: list[Trajectories] = []
+
+
+@dataclass(frozen=True)
+class Watch(Transform):
+    def __call__(self, batch: Trajectories) -> Trajectories:
+        SEEN.append(batch)
+        return batch
+
+
+def update(part: Gradient, **settings: Any) -> tuple[dict[str, float], Any]:
+    SEEN.clear()
+    run = run_of(REINFORCE.record, TinyNetwork(), **settings)
+    batch = language_batch().with_(proximal_logp=None)
+    return part(run.learner(), batch, 1.0 * Clip(), run), run
+
+
+def test_one_step_needs_no_proximal_policy():
+    stats, _ = update(Gradient(each=Watch()))
+    assert stats["updates"] == 1 and SEEN[0].proximal_logp is None
+    assert stats["clip_high"] == stats["clip_low"] == 0 and stats["kl_proximal"] == 0
+
+
+@pytest.mark.parametrize(("epochs", "minibatches"), [(3, 1), (1, 3), (2, 2)])
+def test_the_proximal_policy_is_that_before_the_first_step(epochs, minibatches):
+    start = learner_of(TinyNetwork()).evaluate(language_batch()).logp
+    stats, run = update(Gradient(epochs, minibatches, each=Watch()))
+    assert stats["updates"] == epochs * minibatches == len(SEEN)
+    known = {text: row for text, row in zip(language_batch().objects["text"], start, strict=True)}
+    for mini in SEEN:
+        for text, row, present in zip(mini.objects["text"], mini.proximal_logp, mini.present, strict=True):
+            torch.testing.assert_close(row[present], known[text][present])
+    assert run.learner().optimizer.state[run.learner().parameters()[0]]["step"] == epochs * minibatches
+
+
+def test_every_epoch_sees_every_row_in_an_order_of_its_own():
+    update(Gradient(2, 3, each=Watch()))
+    orders = [[t for mini in SEEN[i : i + 3] for t in mini.objects["text"]] for i in (0, 3)]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(language_batch().objects["text"])
+    assert orders[0] != orders[1]
+
+
+def test_the_order_is_keyed_by_seed_and_step():
+    def order(**settings: Any) -> list[str]:
+        update(Gradient(1, 3, each=Watch()), **settings)
+        return [t for mini in SEEN for t in mini.objects["text"]]
+
+    assert order(seed=1) == order(seed=1) != order(seed=2)
+
+
+def test_single_actions_may_be_shuffled():
+    update(Gradient(1, 4, unit="step", each=Watch()))
+    assert sum(len(mini) for mini in SEEN) == int(language_batch().mask.sum())
+    assert all(mini.mask.shape[1] == 1 for mini in SEEN)
+
+
+def test_a_minibatch_transform_acts_on_each():
+    update(Gradient(1, 2, each=Whiten(eps=0.0) | Watch()))
+    for mini in SEEN:
+        assert mini.advantage[mini.mask].mean().item() == pytest.approx(0, abs=1e-12)
+        assert mini.advantage[mini.mask].std().item() == pytest.approx(1)
+
+
+def test_an_update_stops_when_the_policy_has_moved_too_far():
+    free, _ = update(Gradient(epochs=8))
+    stats, run = update(Gradient(epochs=8, kl_stop=1e-9))
+    assert free["updates"] == 8 and stats["updates"] == 1
+    assert not run.learner().grad_vector().any()
+
+
+def test_the_estimated_divergence_is_of_the_sampled_policy_from_the_current_one():
+    """The batch comes from the older policy: exp(d) - d - 1 with d = log pi - log old is unbiased for KL(old || pi)."""
+    from melior.diagnostics import diagnostics
+
+    old, pi = torch.tensor([0.9, 0.1], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    counts = torch.tensor([0] * 9 + [1])  # samples from `old`, in exact proportion
+    batch = Trajectories(
+        mask=torch.ones(10, 1, dtype=torch.bool),
+        group=torch.arange(10),
+        proximal_logp=old.log()[counts][:, None],
+        behaviour_logp=old.log()[counts][:, None],
+    )
+    figures = diagnostics(Evaluation(pi.log()[counts][:, None]), batch)
+    truth = (old * (old / pi).log()).sum()
+    torch.testing.assert_close(figures["kl_proximal"], truth)
+    torch.testing.assert_close(figures["kl_sampler"], truth)
+    weight = (pi / old)[counts]
+    torch.testing.assert_close(figures["ess"], weight.sum() ** 2 / (10 * weight.square().sum()))
+
+
+def test_figures_are_averaged_over_the_steps_that_report_them():
+    assert mean_stats([{"a": 1.0, "b": 2.0}, {"a": 3.0}]) == {"a": 2.0, "b": 2.0}
+    assert mean_stats([]) == {}
+
+
+def test_the_methods_own_aggregate_is_used():
+    run = run_of(REINFORCE.record, TinyNetwork())
+    batch = language_batch()
+    loss = run.learner().gradient(1.0 * PolicyGradient(), batch)
+    now = run.learner().evaluate(batch)
+    torch.testing.assert_close(loss.value, SequenceMean()(PolicyGradient()(now, batch), batch))

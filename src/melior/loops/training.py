@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -225,11 +227,18 @@ class Training:
             "steps": self.trainee.step,
             "tokens": self.tokens,
             "seconds": round(self.seconds, 3),
+            "peak_memory_gb": _peak_memory_gb(),
             "interrupted": self.interrupted,
             "checkpoint": str(self._checkpoints.latest()),
         }
         self.folder.write_summary(summary)
         return summary
+
+
+def _peak_memory_gb() -> float:
+    """Most memory that this process has held so far, in GB (on Linux getrusage counts in units of 1024 bytes)."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
 
 
 def _value(figure: Any) -> Any:

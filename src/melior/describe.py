@@ -33,9 +33,9 @@ _TRACKS = {
 def describe(entry: Entry, width: int = 100) -> str:
     """One method explained to somebody who has not read the paper, as plain text."""
     record = entry.record
-    lines = textwrap.wrap(f"{entry.name}: {entry.paper}", width)
+    lines = textwrap.wrap(f"{entry.name}: {entry.paper}", width, break_on_hyphens=False)
     lines += [f"{entry.frame}, track {entry.track}, fingerprint {fingerprint(record)}"]
-    lines += textwrap.wrap(f"Evidence: {entry.evidence}", width)
+    lines += textwrap.wrap(f"Evidence: {entry.evidence}", width, break_on_hyphens=False)
     for title, field in _WORDS:
         if getattr(entry, field):
             lines += ["", title, *_wrapped(getattr(entry, field), width)]
@@ -132,7 +132,7 @@ def _stage_lines(record: Any, width: int, say: bool = True) -> list[str]:
     lines = []
     for name, value in shown:
         indent = " " * (first + 2)
-        text = textwrap.wrap(told(value), max(width - first - 2, 40), break_long_words=False)
+        text = textwrap.wrap(told(value), max(width - first - 2, 40), break_long_words=False, break_on_hyphens=False)
         lines.append(f"  {name:<{first}}{text[0]}")
         lines += [indent + more for more in text[1:]]
         for part in _leaves(value) if say else ():
@@ -198,7 +198,9 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    return textwrap.wrap(
+        text, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _anchor(name: str) -> str:

@@ -188,8 +188,10 @@ def _columns(rows: list[tuple[str, str, str]], width: int) -> list[str]:
     second = min(second, max(half, width - first - last))
     lines = []
     for name, left, right in rows:
-        a = textwrap.wrap(left, second - 2, break_long_words=False) or [""]
-        b = textwrap.wrap(right, max(width - first - second, 24), break_long_words=False) or [""]
+        a = textwrap.wrap(left, second - 2, break_long_words=False, break_on_hyphens=False) or [""]
+        b = textwrap.wrap(right, max(width - first - second, 24), break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
         for i in range(max(len(a), len(b))):
             cells = (name if i == 0 else "", a[i] if i < len(a) else "", b[i] if i < len(b) else "")
             lines.append(f"{cells[0]:<{first}}{cells[1]:<{second}}{cells[2]}".rstrip())

@@ -54,6 +54,13 @@ class _Dumper(yaml.SafeDumper):
         return super().increase_indent(flow, False)
 
 
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # The emitter folds text at these line breaks and does not read them back as they were, except when escaped.
+    style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)
 for _tag, (_pattern, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(_tag, re.compile(f"^{_pattern}$"), list(_first))
     _Dumper.add_implicit_resolver(_tag, re.compile(f"^{_pattern}$"), list(_first))

@@ -25,20 +25,27 @@ def run(arguments: Sequence[str]) -> int:
     from melior.errors import MeliorError
 
     lazy_torch.install()
+    import typer
+
     from melior.cli.app import build
     from melior.cli.usage import usage_message
+
+    command = typer.main.get_command(build())
 
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
             # Without arguments the help is what was meant, and that is no mistake.
-            result = build()(list(arguments) or ["--help"], prog_name="melior", standalone_mode=False)
+            with command.make_context("melior", list(arguments) or ["--help"]) as context:
+                command.invoke(context)
             sys.stdout.flush()
-            return result if isinstance(result, int) else 0
+            return 0
+        except typer.Exit as done:
+            return done.exit_code
         except MeliorError as error:
             _say(str(error))
             return error.exit_code
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             _say("interrupted")
             return INTERRUPTED
         except BrokenPipeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from melior.errors import UserError
 from melior.policies.causal_lm import CausalLM
 from melior.policies.gguf import converted
 from melior.policies.lora import Adapter, add_lora, adopt, load_lora
+from melior.policies.silence import without_bars
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -151,10 +153,12 @@ def _from_adapter(path: Path, dtype: torch.dtype) -> tuple[Any, Any, Adapter]:
 def _from_pretrained(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     transformers = _transformers()
     tokenizer = _tokenizer(name)
+    shown = nullcontext() if not Path(name).is_dir() else without_bars()  # what is downloaded may take minutes
     try:
-        network, report = transformers.AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, trust_remote_code=False, output_loading_info=True
-        )
+        with shown:
+            network, report = transformers.AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype, trust_remote_code=False, output_loading_info=True
+            )
     except Exception as error:  # transformers, huggingface_hub and safetensors raise dozens of types here
         raise _unusable(name, error) from None
     missing = sorted(report["missing_keys"])

@@ -33,6 +33,6 @@ def test_a_step_in_a_multi_turn_world_makes_one_update_for_each_turn():
     batch = run.credit(next(iter(method.rollout(run, run.next_prompts()).values())))
     figures = method.update(run.learner(), batch, method.objective, run)
     assert figures["updates"] == 2.0
-    assert figures["correction"] > 0
+    assert figures["turn_correction"] > 0
     moved = (table.logits.detach() != before).any(-1).any(-1)
     assert moved.tolist() == [[True, True, False, True]] * 2

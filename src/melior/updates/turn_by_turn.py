@@ -88,7 +88,7 @@ class TurnByTurn(Update):
             loss = learner.gradient(share * objective, here)
             metrics = {name: float(value) for name, value in loss.metrics.items()}
             correction = float((product - 1).abs().mean())
-            figures.append({**metrics, "loss": float(loss.value), "correction": correction, **learner.step()})
+            figures.append({**metrics, "loss": float(loss.value), "turn_correction": correction, **learner.step()})
             if number + 1 < len(turns):
                 batch, product = self._rescored(learner, batch, here, product)
         return mean_stats(figures) | {"updates": float(len(figures))}

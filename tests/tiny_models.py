@@ -49,6 +49,13 @@ def network(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float
         "mamba": lambda: transformers.MambaConfig(
             **{"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, **size}
         ),
+        "lfm2": lambda: transformers.Lfm2Config(
+            **{**common, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, **size}
+        ),
+        "jamba": lambda: transformers.JambaConfig(
+            **{**common, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "use_mamba_kernels": False}
+            | {"mamba_d_state": 4, "mamba_dt_rank": 2, "expert_layer_offset": 1, "expert_layer_period": 2, **size}
+        ),
     }[kind]()
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)

@@ -20,6 +20,7 @@ from melior.policies.decoding import CachedDecoder
 from melior.policies.lora import Adapter
 from melior.policies.output import OutputHead
 from melior.policies.policy import GivesLogits, LogitSource
+from melior.policies.silence import without_bars
 from melior.policies.value_head import FILE, ValueHead
 from melior.trajectories import Trajectories
 
@@ -183,7 +184,8 @@ class CausalLM:
         """Write a plain transformers folder (with LoRA a peft folder) with tokenizer, and the value head beside it."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.adapter is None:
-            self.network.save_pretrained(str(folder))
+            with without_bars():
+                self.network.save_pretrained(str(folder))
         else:
             self.adapter.save(folder)
         self.tokenizer.save_pretrained(str(folder))
@@ -306,8 +308,8 @@ class Rows:
         """[B,L,d] -> [B,d]: the mean over each row's last `most` completion tokens; zero for an empty completion."""
         column = torch.arange(self.ids.shape[1], device=self.ids.device)
         end, count = (self.prompts + self.lengths)[:, None], self.lengths.clamp(max=most)[:, None]
-        weight = ((column < end) & (column >= end - count)) / count.clamp(min=1)
-        return (weight.to(states.dtype)[:, None] @ states).squeeze(1)
+        last = ((column < end) & (column >= end - count)).to(states.dtype)
+        return (last[:, None] @ states).squeeze(1) / count.clamp(min=1)
 
 
 def _wanted(quantity: str, needs: set[Need]) -> bool | None:
@@ -323,7 +325,9 @@ def _silence(network: Any, gradient_checkpointing: bool) -> None:
         return
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    # The second is the name before transformers 5.24.
+    enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     for layer in network.modules():
         if isinstance(layer, GradientCheckpointingLayer):
             # A layer recomputes itself only in training mode; its children stay in evaluation mode.

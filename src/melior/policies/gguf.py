@@ -7,8 +7,10 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from melior.errors import UserError
+from melior.policies.silence import without_bars
 
 
 def converted(file: Path) -> Path:
@@ -46,24 +48,28 @@ def _convert(file: Path, folder: Path) -> None:
     except ImportError:
         raise UserError(f"{file} needs the package gguf; install it with: pip install 'melior[lm]'") from None
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import transformers
 
+    loader: Any = transformers.AutoModelForCausalLM
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
+        loaded, report = loader.from_pretrained(**where, dtype=torch.float32, output_loading_info=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    except Exception as error:  # a damaged file fails in as many ways as there are readers of its parts
         raise UserError(f"cannot read the GGUF file {file}: {_first_line(error)}") from None
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(f"the GGUF file {file} lacks {len(missing)} tensors, {missing[0]} among them")
     # A model that was read from GGUF refuses to be saved; one that was built from its configuration does not.
     config = type(loaded.config).from_dict(loaded.config.to_dict())
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain = loader.from_config(config, dtype=torch.float32)
     plain.load_state_dict(loaded.state_dict())
     plain.tie_weights()
     if loaded.generation_config is not None:
         plain.generation_config = loaded.generation_config
-    plain.save_pretrained(str(folder))
+    with without_bars():
+        plain.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
 
 

@@ -19,6 +19,7 @@ class GrowingLayer(DynamicLayer):
     @classmethod
     def of(cls, layer: DynamicLayer) -> GrowingLayer:
         """The same keys and values in a growing layer."""
+        assert layer.keys is not None and layer.values is not None
         mine = cls()
         mine.lazy_initialization(layer.keys, layer.values)
         mine.keys, mine.values = layer.keys, layer.values
@@ -28,6 +29,7 @@ class GrowingLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B,H,t,d] keys and values; all of them so far, as views that the next update leaves intact."""
+        assert self.keys is not None and self.values is not None
         old, new = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
         if new < SHORT:
             return super().update(key_states, value_states, *args, **kwargs)

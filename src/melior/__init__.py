@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             return version("melior")
         except PackageNotFoundError:  # run from a source folder that is not installed

@@ -43,6 +43,11 @@ def told(value: Any) -> str:
     return brief(value, _Every())
 
 
+def told_weighted(weight: float, part: Any) -> str:
+    """As `told`, for a part and its weight: `0.04 * ReferenceKL(estimator='k3', scorer='reference')`."""
+    return _weighted(weight, part, _Every())
+
+
 def is_nothing(value: Any) -> bool:
     """Whether a stage does nothing: `AsIs()`, or an empty mapping."""
     return value == AsIs() or (isinstance(value, Mapping) and not value)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from melior.brief import brief, is_nothing, told
+from melior.brief import brief, is_nothing, told, told_weighted
 from melior.parts import Chain, Mix, Objective, Transform
 from melior.serialize import stages
 from melior.settings import RunSettings
@@ -97,7 +97,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, _Nothing):
         return _ABSENT
     if isinstance(value, _Weight):
-        return told(value.part if value.weight == 1 else Mix(((value.weight, value.part),)))
+        over = "" if value.aggregate is None else f".over({told(value.aggregate)})"
+        return told_weighted(value.weight, value.part) + over
     return told(value)
 
 

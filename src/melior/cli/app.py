@@ -41,9 +41,10 @@ def _top(
     """Policy optimization: every published method as one readable record of parts."""
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         from melior import __version__
 
         print(f"melior {__version__}")
         raise typer.Exit()
+    return wanted

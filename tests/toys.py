@@ -245,3 +245,31 @@ def run_of(method: Method, policy: Policy, batch: Trajectories | None = None, **
     run = Run(method, LanguageSettings(**settings), HandMadeWorld(batch), {"policy": learner})
     run.prepare()
     return run
+
+
+def draw(table: Table, n: int, length: int, generator: torch.Generator) -> Trajectories:
+    """n completions of every prompt of a table, unscored, with the sampler's own log-probabilities."""
+    prompts = [(p,) for p in range(table.logits.shape[0])]
+    decoder = table.decoder(prompts, n)
+    logits, tokens, logps = decoder.start(), [], []
+    for t in range(length):
+        logp = (logits / table.temperature).log_softmax(-1)
+        token = torch.multinomial(logp.exp(), 1, generator=generator).squeeze(1)
+        tokens.append(token)
+        logps.append(logp.gather(1, token[:, None]).squeeze(1))
+        if t + 1 < length:
+            logits = decoder.step(token)
+    rows = [p for p in range(len(prompts)) for _ in range(n)]
+    return Trajectories(
+        mask=torch.ones(len(rows), length, dtype=torch.bool),
+        group=torch.tensor(rows),
+        prompt=tuple((p,) for p in rows),
+        tokens=torch.stack(tokens, 1),
+        behaviour_logp=torch.stack(logps, 1),
+        columns={"limit": torch.full((len(rows),), length)},
+    )
+
+
+def rewarded(batch: Trajectories, **components: torch.Tensor) -> Trajectories:
+    """A batch with reward components, not yet combined; the first is the outcome."""
+    return batch.with_(components=components, outcome=next(iter(components.values())))

@@ -16,11 +16,14 @@ from melior.loops.given import Given
 from melior.loops.progress import Progress
 from melior.loops.summary import summary_text
 from melior.loops.training import Callback, Trainee, Training
-from melior.request import Request, resolve_request
+from melior.request import Request, resolve_request, resumed_request
 from melior.serialize import fingerprint
 from melior.storage.checkpoints import latest_checkpoint, load_checkpoint
-from melior.storage.folder import RunFolder, default_path, refuse_occupied
+from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import trackers
+
+# Arguments that may be objects, where the command can only name things.
+OBJECTS = ("model", "data", "eval_data", "reward", "env")
 
 __all__ = ["Callback", "Result", "check", "evaluate", "load", "train"]
 
@@ -76,7 +79,7 @@ def train(
         out: the run folder; by default a new one under `runs/`.
         name: the beginning of that folder's name; by default the method's.
         config: a configuration file of an earlier run to start from.
-        resume: a run folder to go on with; nothing else is needed then.
+        resume: a run folder to go on with; nothing else is needed then, and only `steps` may grow.
         overrides: exact changes such as "objective.clip.high=0.28".
         paper_settings: adopt the paper's own settings.
         callbacks: hooks into steps, evaluations and saves.
@@ -92,18 +95,24 @@ def train(
     """
     given, values = _objects(model=model, data=data, eval_data=eval_data, reward=reward, env=env)
     if resume is not None:
-        return _go_on(Path(resume), given, callbacks, quiet)
+        # What was not given must not count as given.
+        others = {"method": method, "out": out, "name": name, "config": config, "overrides": overrides}
+        others |= {"paper_settings": paper_settings}
+        asked = values | settings | {key: value for key, value in others.items() if value}
+        return _go_on(Path(resume), asked, given, callbacks, quiet)
     request = resolve_request(method, {**values, **settings}, overrides, config, paper_settings)
     return _begin(request, given, out, name, callbacks, quiet)
 
 
 def check(method: Any = None, **request: Any) -> str:
     """Look before you spend: what `train` with the same arguments would do, as text; nothing is trained or written."""
-    objects = {key: request.pop(key, None) for key in ("model", "data", "eval_data", "reward", "env")}
+    objects = {key: request.pop(key, None) for key in OBJECTS}
     for unused in ("out", "name", "callbacks", "quiet"):
         request.pop(unused, None)
     overrides, config = request.pop("overrides", ()), request.pop("config", None)
     paper = request.pop("paper_settings", False)
+    if request.pop("resume", None) is not None:
+        raise UserError("a run that goes on does what its config.yaml says; to look at that, give it as config")
     given, values = _objects(**objects)
     resolved = resolve_request(method, {**values, **request}, overrides, config, paper)
     trainee = _trainee(resolved.record, resolved.settings, given)
@@ -117,23 +126,28 @@ def evaluate(model: Any, **settings: Any) -> Mapping[str, Any]:
         model: a run folder (its own task and settings are taken), or whatever `train` takes as a model.
         **settings: task, data, reward, eval_k, eval_prompts, temperature, ... as for `train`.
     """
-    folder = Path(model) if isinstance(model, str | Path) else None
-    if folder is not None and (folder / "config.yaml").exists() and not settings.get("data"):
-        return load(folder, **settings).evaluate()
+    settings["steps"] = 0  # what training refuses, evaluation may do: truncate the sampler
+    if isinstance(model, str | Path) and (Path(model) / CONFIG).exists():
+        if settings.get("data"):
+            settings.setdefault("eval_fraction", 0.0)
+        return load(model, **settings).evaluate()
     return _trainee_for_evaluation(model, settings).evaluate()
 
 
 def load(run: str | Path, **settings: Any) -> Trainee:
-    """What a run trained, as of its newest checkpoint; further settings replace the run's own."""
+    """What a run trained, as of its newest checkpoint; further settings replace the run's own.
+
+    Whatever the run was given as an object (data, reward, ...) is given again.
+    """
     path = Path(run)
-    saved = read_config(path)
-    if saved.settings is None:
+    if read_config(path).settings is None:
         raise UserError(f"{path}/config.yaml holds no settings")
-    request = resolve_request(None, settings, config=path)
-    trainee = _trainee(request.record, request.settings, None)
+    given, values = _objects(**{key: settings.pop(key, None) for key in OBJECTS})
+    request = resolve_request(None, values | settings, config=path)
+    trainee = _trainee(request.record, request.settings, given)
     newest = latest_checkpoint(path)
     if newest is None:
-        raise UserError(f"{path} holds no complete checkpoint")
+        raise UserError(f"{path} holds no checkpoint")
     trainee.load(newest / "model", load_checkpoint(newest)["state"])
     return trainee
 
@@ -158,17 +172,17 @@ def _begin(
         return _run(training, quiet)
 
 
-def _go_on(path: Path, given: Given, callbacks: Sequence[Callback], quiet: bool) -> Result:
-    saved = read_config(path)
-    if saved.settings is None:
-        raise UserError(f"{path}/config.yaml holds no settings")
+def _go_on(path: Path, asked: Mapping[str, Any], given: Given, callbacks: Sequence[Callback], quiet: bool) -> Result:
     with RunFolder.open(path) as folder:
-        trainee = _trainee(saved.record, saved.settings, given)
-        progress = Progress(saved.settings.steps, quiet)
-        if saved.changed():
-            progress.note(saved.changed())
-        training = _training(trainee, saved.settings, folder, progress, callbacks)
+        request = resumed_request(path, asked)
+        trainee = _trainee(request.record, request.settings, given)
+        progress = Progress(request.settings.steps, quiet)
+        for note in request.notes:
+            progress.note(note)
+        training = _training(trainee, request.settings, folder, progress, callbacks)
         training.resume()
+        if "steps" in asked:
+            folder.write_text(CONFIG, config_text(request.record, request.settings))
         return _run(training, quiet)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,42 @@ def resolve_request(
             notes.append(f"'{name}' pins {key} = {value}; use --set settings.{key}={given[key]} to overrule it")
     record, settings = apply(record, settings_from(values | pins, kind), overrides)
     return Request(record, settings, tuple(notes))
+
+
+def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
+    """What a run folder goes on with: its own record and settings, and more steps where they are asked for.
+
+    Args:
+        path: the run folder.
+        given: what was given besides it, by name; objects stand in it as they do in a configuration.
+
+    Raises:
+        UserError: anything but more steps and the objects that no configuration can hold.
+    """
+    saved = read_config(path)
+    if saved.settings is None:
+        raise UserError(f"{path}/config.yaml holds no settings")
+    settings, notes = saved.settings, [saved.changed()] if saved.changed() else []
+    for key, value in given.items():
+        own = getattr(settings, key, None)
+        if key == "steps":
+            if value < settings.steps:
+                raise UserError(f"{path} is a run of {settings.steps} steps; going on, it can have more, not {value}")
+            if value > settings.steps and settings.schedule != "constant":
+                notes.append(f"the {settings.schedule} schedule now ends at step {value}, not {settings.steps}")
+        elif not _stands_for_object(value) or not _stands_for_object(own):
+            raise UserError(
+                f"a run goes on as it was begun, so {key} cannot be given with resume ({path}/config.yaml holds it); "
+                "steps can, or start a new run with config"
+            )
+        elif value != own:
+            notes.append(f"this run was begun with {key} {own} and goes on with {value}")
+    return Request(saved.record, replace(settings, steps=given.get("steps", settings.steps)), tuple(notes))
+
+
+def _stands_for_object(value: Any) -> bool:
+    """Whether a setting is the name of an object in the configuration, in place of the object."""
+    return any(isinstance(v, str) and v.startswith("<") for v in (value if isinstance(value, tuple) else (value,)))
 
 
 def _recommended(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

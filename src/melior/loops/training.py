@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from melior.errors import RunError
 from melior.loops.progress import Progress
 from melior.settings import RunSettings
-from melior.storage.checkpoints import Checkpoints
+from melior.storage.checkpoints import Checkpoints, checkpoint_step
 from melior.storage.folder import RunFolder
 from melior.storage.trackers import Tracker
 
@@ -117,22 +118,32 @@ class Training:
         self._checkpoints = Checkpoints(self.folder.path, self.settings.keep, self.settings.keep_best)
         self._score: float | None = None
         self._evaluated_at = self._saved_at = -1
+        self._best = -math.inf
         self._latest: Figures = {}
+        # The figures of a step whose evaluation is still to be made, and the seconds it took.
+        self._open: tuple[dict[str, Any], float] | None = None
 
     def start(self) -> None:
         """The first evaluation and a checkpoint before the first step."""
-        self.before = self._evaluate()
+        try:
+            self.before = self._evaluate()
+        except RunError as error:
+            raise RunError(f"{error} (nothing was trained yet; {self._how_to_go_on()})") from error
         self._save()
 
     def resume(self) -> None:
-        """Back to the newest complete checkpoint; figures of later steps are cut off."""
+        """Back to the newest checkpoint; figures of later steps are cut off. A run without one begins."""
         path = self._checkpoints.latest()
         if path is None:
-            raise RunError(f"{self.folder.path} holds no complete checkpoint to resume from")
+            if self.folder.read_metrics():
+                raise RunError(f"{self.folder.path}/checkpoints holds no checkpoint to resume from")
+            self.start()
+            return
         trees = self._checkpoints.load(path)
         outer = trees["training"]
         self.before, self.tokens, self.seconds = outer["before"], outer["tokens"], outer["seconds"]
-        self._score = outer["score"]
+        self._score, self._best = outer["score"], outer["best"]
+        self._open = None if outer["open"] is None else (dict(outer["open"][0]), outer["open"][1])
         self.trainee.load(path / "model", trees["state"])
         self.folder.cut_metrics(self.trainee.step)
         self._checkpoints.cut(self.trainee.step)
@@ -144,11 +155,13 @@ class Training:
         """Steps until the budget is spent or Ctrl-C; the summary that was written."""
         try:
             with _interruptible() as asked_to_stop:
+                if self._open is not None:
+                    self._conclude()
                 while self.trainee.step < self.settings.steps and not asked_to_stop():
                     self._step()
                 self.interrupted = self.trainee.step < self.settings.steps
-            if not self.interrupted:
-                self.after = self._latest if self._evaluated_at == self.trainee.step else self._evaluate()
+                if not self.interrupted:
+                    self.after = self._latest if self._evaluated_at == self.trainee.step else self._evaluate_or_save()
             self._save()
             return self._finish()
         finally:
@@ -165,23 +178,34 @@ class Training:
 
     def _step(self) -> None:
         began = time.perf_counter()
-        metrics: dict[str, Any] = self._advance()
+        metrics = self._advance()
         took = time.perf_counter() - began
-        step = self.trainee.step
         self.seconds += took
         self.tokens += metrics.get("tokens", 0.0)
+        self.trainee.record(self.folder)
+        self._open = (metrics, took)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Evaluates where that is due, and writes down the step that was made."""
+        assert self._open is not None
+        (metrics, took), step = self._open, self.trainee.step
+        improved = False
         if self.settings.eval_every and step % self.settings.eval_every == 0:
-            metrics |= {f"eval/{name}": _value(v) for name, v in self._evaluate().items()}
+            best = self._best
+            metrics = metrics | {f"eval/{name}": _value(v) for name, v in self._evaluate_or_save().items()}
+            improved = self._best > best
         timed = {"step_seconds": took, "tokens_per_second": metrics.get("tokens", 0.0) / max(took, 1e-9)}
         row = {"step": step, **metrics, **timed}
         self.folder.append_metrics(row)
-        self.trainee.record(self.folder)
+        self._open = None
         for tracker in self.trackers:
             tracker.log(step, row)
         for callback in self.callbacks:
             callback.on_step(self.trainee, row)
         self.progress.step(step, row)
-        if self.settings.save_every and step % self.settings.save_every == 0:
+        due = self.settings.save_every and step % self.settings.save_every == 0
+        if due or (self.settings.keep_best and improved):
             self._save()
 
     def _advance(self) -> dict[str, Any]:
@@ -189,16 +213,35 @@ class Training:
         try:
             return self.trainee.advance()
         except RunError as error:
-            if not self.trainee.intact:
-                raise
+            if self.trainee.intact:
+                self._save()
+            raise self._explained(error) from error
+
+    def _evaluate_or_save(self) -> Figures:
+        """Held-out figures; when that fails, what was trained is saved."""
+        try:
+            return self._evaluate()
+        except BaseException as error:
             self._save()
-            where = f"saved at step {self.trainee.step}; go on with: melior train --resume {self.folder.path}"
-            raise RunError(f"{error} ({where})") from error
+            if isinstance(error, RunError):
+                raise self._explained(error) from error
+            raise
+
+    def _explained(self, error: RunError) -> RunError:
+        newest = self._checkpoints.latest()
+        if newest is None:
+            return error
+        return RunError(f"{error} (saved at step {checkpoint_step(newest)}; {self._how_to_go_on()})")
+
+    def _how_to_go_on(self) -> str:
+        return f"go on with: melior train --resume {self.folder.path}"
 
     def _evaluate(self) -> Figures:
         figures = self.trainee.evaluate()
         self._evaluated_at, self._latest = self.trainee.step, figures
         self._score = figures.get("score")
+        if self._score is not None and self._score > self._best:
+            self._best = self._score
         for callback in self.callbacks:
             callback.on_eval(self.trainee, figures)
         self.progress.evaluated(self.trainee.step, figures)
@@ -208,12 +251,19 @@ class Training:
         if self._saved_at == self.trainee.step:
             return
         self.folder.sync_metrics()
-        outer = {"before": dict(self.before), "tokens": self.tokens, "seconds": self.seconds, "score": self._score}
+        outer = {
+            "before": dict(self.before),
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "score": self._score,
+            "best": self._best,
+            "open": self._open,
+        }
         path = self._checkpoints.save(
             self.trainee.step,
             {"state": self.trainee.state(), "training": outer},
             {"model": self.trainee.save},
-            self._score,
+            self._score if self._evaluated_at == self.trainee.step else None,
         )
         self._saved_at = self.trainee.step
         self.folder.point("model", path / "model")

@@ -135,10 +135,9 @@ class Checkpoints:
 
 
 def latest_checkpoint(run_folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run folder, None when there is none.
+    """The newest checkpoint of a run folder, None when there is none.
 
-    Complete means that the manifest is there, which is written last; whether the files are what it says is found out
-    by loading.
+    A folder of that name was complete when it got it; whether it still is gets found out by loading.
     """
     complete = _complete(Path(run_folder) / "checkpoints")
     return complete[-1] if complete else None
@@ -203,7 +202,7 @@ def _write(
 
 
 def _complete(folder: Path) -> list[Path]:
-    """The checkpoints that have a manifest (it is written last), oldest first.
+    """The checkpoints, oldest first: folders get their names when they are complete.
 
     One that was being replaced counts while its successor is not in place.
     """
@@ -211,7 +210,7 @@ def _complete(folder: Path) -> list[Path]:
         return []
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):  # names of replaced ones come first, so that the others win
-        if STEP.fullmatch(path.name.removeprefix(REPLACED)) and (path / MANIFEST).is_file():
+        if STEP.fullmatch(path.name.removeprefix(REPLACED)) and path.is_dir():
             found[checkpoint_step(path)] = path
     return [found[step] for step in sorted(found)]
 

@@ -98,6 +98,8 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
                 raise UserError(f"{path} is a run of {settings.steps} steps; going on, it can have more, not {value}")
             if value > settings.steps and settings.schedule != "constant":
                 notes.append(f"the {settings.schedule} schedule now ends at step {value}, not {settings.steps}")
+        elif key == "method" and value == getattr(saved.record, "name", None):
+            pass  # the same method, said once more
         elif not _stands_for_object(value) or not _stands_for_object(own):
             raise UserError(
                 f"a run goes on as it was begun, so {key} cannot be given with resume ({path}/config.yaml holds it); "

@@ -38,6 +38,9 @@ def arguments(
     n: Annotated[int | None, Option("-n", "--n", help="Completions of each prompt")] = None,
     max_tokens: Annotated[int | None, Option(help="Longest completion")] = None,
     temperature: Annotated[float | None, Option(help="Of sampler, trainer and reference")] = None,
+    # Refused in words by the library, unless nothing is trained; an unknown option would say less.
+    top_p: Annotated[float | None, Option(hidden=True)] = None,
+    top_k: Annotated[int | None, Option(hidden=True)] = None,
     stop: Annotated[list[str] | None, Option(help="Text that ends a completion")] = None,
     truncated: Annotated[str | None, Option(help="Cut-off completions: keep or mask")] = None,
     system: Annotated[str | None, Option(help="System message (chat models)")] = None,

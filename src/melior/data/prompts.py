@@ -101,7 +101,7 @@ class Renderer:
         if self.uses_template:
             messages = self._messages(prompt, place)
             text, prefill = self._chat_text(messages, place)
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         else:
             messages, prefill = None, self.prefill
             text = prompt + prefill
@@ -145,11 +145,11 @@ class Renderer:
 
     def _plain_ids(self, text: str) -> list[int]:
         """The tokenizer's own beginning-of-text convention, once, and never an end that it appends."""
-        bare = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        bare = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         begin = self.tokenizer.bos_token
         if begin and text.startswith(begin):
             return bare
-        full = self.tokenizer(text)["input_ids"]
+        full = self.tokenizer(text, verbose=False)["input_ids"]
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
                 return full[: start + len(bare)]

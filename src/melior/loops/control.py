@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,11 +17,12 @@ from melior.optimizers import make_optimizer
 from melior.policies.control import control_policy
 from melior.policies.networks import MLP, NetworkPolicy
 from melior.run import Run
-from melior.settings import ControlSettings
+from melior.settings import ControlSettings, RunSettings
 from melior.worlds.environments import EnvironmentWorld
 from melior.worlds.making import seeds
 
 SETTINGS = ControlSettings
+_Settings = TypeVar("_Settings", bound=RunSettings)
 
 
 def trainee(method: Method, settings: ControlSettings, given: Given | None = None) -> ControlTrainee:
@@ -67,7 +68,7 @@ class ControlTrainee(RunTrainee):
         return "\n".join(lines)
 
 
-def adopt(record: Any, settings: ControlSettings, changes: Mapping[str, Any]) -> tuple[Any, ControlSettings]:
+def adopt(record: Any, settings: _Settings, changes: Mapping[str, Any]) -> tuple[Any, _Settings]:
     """A record and settings with published changes: names of the record's fields and of settings, with their values."""
     stages = {f.name for f in fields(record)}
     names = {f.name for f in fields(settings)}

@@ -1,0 +1,1 @@
+"""Parts of the actor-critic frame: networks, losses, exploration, and what is remembered."""

@@ -13,9 +13,10 @@ from melior.advantages import GroupRelative, Reward, TerminalReward
 from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.iteration import iterate
+from melior.loops.language import check_likelihood
 from melior.methods.group_relative import GRPO
 from melior.methods.policy_gradient import REINFORCE
-from melior.objectives import NLL, Clip, Divergence, PolicyGradient, ReferenceKL, TokenMean
+from melior.objectives import NLL, Clip, Divergence, EntropyBonus, PolicyGradient, ReferenceKL, TokenMean
 from melior.objectives.heads import Entropy
 from melior.parts import AsIs, Memory, Need, Rollout, Scorer, Stats, Transform
 from melior.policies.policy import Policy
@@ -408,3 +409,20 @@ def test_a_head_of_a_scorer_without_logits_is_refused():
     run._scorers["policy/teacher"] = Mute()
     with pytest.raises(UserError, match=r"the scorer 'teacher' \(Mute\) has no logits for a head to read"):
         run.learner().gradient(method.objective, unscored())
+
+
+# ---- rule 7: a policy says whether its likelihood is exact
+
+
+@pytest.mark.parametrize("likelihood", ["surrogate", "none"])
+def test_rule_7_terms_that_need_an_exact_likelihood_refuse_the_others_with_a_sentence(likelihood):
+    policy = TinyNetwork()
+    policy.likelihood = likelihood
+    method = PLAIN.but("mine", objective=Clip() + 0.1 * EntropyBonus() + Divergence("reference"))
+    with pytest.raises(
+        UserError,
+        match=f"Divergence, EntropyBonus of method 'mine' need an exact likelihood, and this policy's is {likelihood}",
+    ):
+        check_likelihood(method, policy)
+    check_likelihood(PLAIN.but("mine", objective=Clip()), policy)
+    check_likelihood(method, TinyNetwork())

@@ -28,8 +28,8 @@ def rate(settings: RunSettings, step: int) -> float:
         return (step + 1) / settings.warmup
     if settings.schedule == "constant":
         return 1.0
-    done = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
-    return 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    done = min((step - settings.warmup) / max(settings.steps - settings.warmup, 1), 1.0)
+    return 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
 def optimizer_state(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,8 +92,7 @@ def test_a_tokenizer_without_pad_pads_with_its_end_and_one_without_end_needs_a_s
     load_causal_lm((network(), tokenizer(eos=None)), device="cpu", stop=("\n",))
 
 
-def test_what_is_not_a_model_is_named(tmp_path, folder, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_what_is_not_a_model_is_named(tmp_path, folder):
     with pytest.raises(UserError, match=r"there is no model folder .*nowhere"):
         load_causal_lm(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -105,8 +105,20 @@ def test_what_is_not_a_model_is_named(tmp_path, folder, monkeypatch):
     (bare / "model.safetensors").unlink()
     with pytest.raises(UserError, match="has no weights"):
         load_causal_lm(bare)
-    with pytest.raises(UserError, match=r"no-such-model-anywhere'.*hub could not be reached or has no such model"):
-        load_causal_lm("no-such-model-anywhere")
+
+
+def test_a_hub_that_cannot_be_reached_or_has_no_such_model_is_said_at_once(monkeypatch):
+    def unreachable(self, name, timeout):
+        raise OSError("Name or service not known\nmore")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    message = r"'no-such/model'.*hub could not be reached or has no such model \(Name or service not known\)"
+    with pytest.raises(UserError, match=message):
+        load_causal_lm("no-such/model")
+    adapter = SimpleNamespace(siblings=[SimpleNamespace(rfilename="adapter_config.json")])
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name, timeout: adapter)
+    with pytest.raises(UserError, match="is an adapter; download it"):
+        load_causal_lm("no-such/model")
 
 
 def test_damaged_folders_are_named(tmp_path, folder):

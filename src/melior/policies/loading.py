@@ -115,6 +115,7 @@ def _from_name(name: str, dtype: torch.dtype) -> tuple[Any, Any, Adapter | None]
     if not path.is_dir():
         if path.is_absolute() or name.startswith((".", "~")) or not HUB_ID.fullmatch(name):
             raise UserError(f"there is no model folder {path}")
+        _ask_hub(name)
         return (*_from_pretrained(name, dtype), None)
     if (path / "adapter_config.json").exists():
         return _from_adapter(path, dtype)
@@ -129,6 +130,21 @@ def _from_name(name: str, dtype: torch.dtype) -> tuple[Any, Any, Adapter | None]
     if not any(next(path.glob(pattern), None) for pattern in WEIGHTS):
         raise UserError(f"the model folder {path} has no weights (model.safetensors)")
     return (*_from_pretrained(str(path), dtype), None)
+
+
+def _ask_hub(name: str) -> None:
+    """Whether the hub has the model, unless it lies in the local cache. Loading would retry for most of a minute."""
+    _transformers()
+    import huggingface_hub
+
+    if isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        info = huggingface_hub.HfApi().model_info(name, timeout=10)
+    except Exception as error:  # the hub's own errors and those of whichever HTTP client it uses
+        raise _unusable(name, error) from None
+    if any(file.rfilename == "adapter_config.json" for file in info.siblings or ()):
+        raise UserError(f"'{name}' on the Hugging Face hub is an adapter; download it and give its folder")
 
 
 def _from_adapter(path: Path, dtype: torch.dtype) -> tuple[Any, Any, Adapter]:

@@ -65,7 +65,7 @@ class OutputHead:
             output_hidden_states=middle or whole,
             return_dict=True,
         )
-        states = out.hidden_states if middle or whole else ()
+        states: tuple[torch.Tensor, ...] = out.hidden_states if middle or whole else ()
         hidden = states[-1] if whole else out.last_hidden_state
         return Forward(hidden, states[len(states) // 2] if middle else None, out.logits if whole else None)
 

@@ -30,6 +30,14 @@ class OtherFrame(Part):
     steps: int = 1
 
 
+@dataclass(frozen=True)
+class Several(Part):
+    """A record with a tuple of parts."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
 def rows(text: str) -> dict[str, list[str]]:
     """First column -> the others, of the lines that name one."""
     found = [line.split("  ") for line in text.splitlines() if line[:1].strip()]
@@ -146,6 +154,14 @@ class TestDiff:
         assert found["steps"] == ("-", "3")
         assert found["aggregate"] == ("SequenceMean()", "-")
         assert "steps" in diff(Side("grpo", get("grpo")), Side("other", other))
+
+    def test_what_does_nothing_on_either_side_is_no_difference(self) -> None:
+        assert "memory" not in diff(Side("grpo", get("grpo")), Side("other", OtherFrame("other", Clip())))
+
+    def test_inside_a_tuple_of_parts(self) -> None:
+        a = Several("a", (Whiten(), GroupRelative(), Whiten()))
+        b = Several("b", (Whiten(), GroupRelative(), Whiten(clamp=2.0)))
+        assert differences(a, b) == [Difference("parts.whiten.1.clamp", "None", "2")]
 
     def test_runs_are_compared_by_their_settings_too(self) -> None:
         settings = LanguageSettings()

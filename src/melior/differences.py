@@ -86,11 +86,18 @@ def _pairwise(pairs: Mapping[str, tuple[Any, Any]], path: str) -> list[Differenc
     found = []
     for name, (left, right) in pairs.items():
         here = f"{path}.{name}" if path else name
+        if _idle(left, right):
+            continue
         if isinstance(left, _Nothing) or isinstance(right, _Nothing):
             found.append(Difference(here, _shown(left), _shown(right)))
         else:
             found += differences(left, right, here)
     return found
+
+
+def _idle(left: Any, right: Any) -> bool:
+    """Whether neither side does anything: absent, `AsIs()`, or an empty mapping."""
+    return all(isinstance(each, _Nothing) or is_nothing(each) for each in (left, right))
 
 
 def _shown(value: Any) -> str:
@@ -112,11 +119,15 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _composite(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_record, value))
     return isinstance(value, Chain | Objective | Mix)
 
 
 def _kin(left: Any, right: Any) -> bool:
-    """Whether two values can be aligned part by part: two objectives, two mixes, or transforms in a chain."""
+    """Whether two values can be aligned part by part: objectives, mixes, tuples of parts, transforms in a chain."""
+    if isinstance(left, tuple):
+        return _composite(left) and _composite(right) and isinstance(right, tuple)
     if isinstance(left, Chain) or isinstance(right, Chain):
         return isinstance(left, Transform) and isinstance(right, Transform)
     return type(left) is type(right)
@@ -126,6 +137,8 @@ def _children(value: Any) -> dict[str, Any]:
     """The parts of a composite by name; a single transform counts as a chain of one."""
     if isinstance(value, Objective):
         return dict(zip(named([w.term for w in value.terms]), map(_as_weight, value.terms), strict=True))
+    if isinstance(value, tuple):
+        return dict(zip(named(value), value, strict=True))
     if isinstance(value, Mix):
         return dict(zip(named([part for _, part in value.parts]), map(_Weight.of, value.parts), strict=True))
     parts = value.parts if isinstance(value, Chain) else (value,)
@@ -159,7 +172,7 @@ def _stage_rows(left: Any, right: Any, found: list[Difference]) -> list[tuple[st
     rows = []
     for name, (a, b) in _aligned(ours, theirs).items():
         missing = isinstance(a, _Nothing) or isinstance(b, _Nothing)
-        if not missing and is_nothing(a) and is_nothing(b):
+        if _idle(a, b):
             continue
         texts = [_ABSENT if isinstance(each, _Nothing) else brief(each, shown) for each in (a, b)]
         rows.append((name, texts[0], "=" if not missing and a == b else texts[1]))

@@ -109,8 +109,8 @@ def tag_of(kind: type, portable: bool = False) -> str:
     return f"{Path(file).name if portable else Path(file).resolve()}:{kind.__qualname__}"
 
 
-def _from_outside(spec: str, at: str) -> type:
-    """The class of `path.py:Kind` or `module:Kind`; a file that is loaded already is not run again."""
+def _from_outside(spec: str, at: str) -> Any:
+    """What stands at `path.py:Kind` or `module:Kind`; a file that is loaded already is not run again."""
     from melior.rewards.loading import load_object
 
     path, _, name = spec.rpartition(":")
@@ -123,7 +123,7 @@ def _from_outside(spec: str, at: str) -> type:
     for piece in name.split("."):
         found = getattr(found, piece, None)
     if found is not None:
-        return found  # type: ignore[return-value]  # what it is is checked by the caller
+        return found
     if "<locals>" in name or path == "__main__":
         raise UserError(
             f"{at}{spec} was defined in a session that is over; put it into a file and name it path.py:Kind"

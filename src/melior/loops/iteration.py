@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from melior.optimizers import rate
+from melior.parts import Objective
 from melior.run import Run
 from melior.trajectories import Trajectories, concatenate
 
@@ -25,6 +26,7 @@ def iterate(run: Run) -> dict[str, float]:
         if bool(batch.mask.any()):
             batch = run.credit(batch, name)
             method = run.method.of(name)
+            assert isinstance(method.objective, Objective)  # a lone term became one when the record was made
             stats = method.update(learner, batch, method.objective, run)
             for key, memory in run.memories(name):
                 run.state[key] = memory.observe(run.state[key], batch, stats)

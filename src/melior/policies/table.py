@@ -26,7 +26,7 @@ class Table:
             the third axis stands for "no previous token".
     """
 
-    likelihood: Literal["exact"] = "exact"
+    likelihood: Literal["exact", "surrogate", "none"] = "exact"
     stop_ids: tuple[int, ...] = ()
 
     def __init__(

@@ -66,7 +66,7 @@ def table(entries: Iterable[Entry], width: int = 120) -> str:
         if each.track != track:
             lines += ([""] if track is not None else []) + [each.track]
             track = each.track
-        text = textwrap.shorten(each.move or each.paper.title, max(width - first - 8, 30), placeholder=" ...")
+        text = textwrap.shorten(each.move or each.paper.title, max(width - first - 8, 30))
         lines.append(f"  {each.name:<{first}}{each.paper.year}  {text}")
     return "\n".join(lines)
 

@@ -16,6 +16,8 @@ from melior.overrides import apply
 from melior.serialize import settings_from
 from melior.settings import RunSettings
 
+LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
+
 
 @dataclass(frozen=True)
 class Request:
@@ -68,6 +70,9 @@ def resolve_request(
     values = {**base, **_recommended({**base, **given}, names)} if not base else dict(base)
     if paper_settings:
         values |= {key: value for key, value in _entry_settings(method).items() if key in names}
+    if given.get("lora") and "lr" not in given and not base:
+        values["lr"] = LORA_RATE * values.get("lr", kind.lr)
+        notes.append(f"LoRA trains at {values['lr']:g}, {LORA_RATE:g} times the rate for all weights; --lr changes it")
     values |= given
     pins = dict(record.pins) if isinstance(record, Method) else {}
     for key, value in pins.items():

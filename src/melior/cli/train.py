@@ -69,18 +69,22 @@ def arguments(
     resume: Annotated[Path | None, Option(help="Run folder to go on with")] = None,
     quiet: Annotated[bool, Option("--quiet", help="Print nothing")] = False,
 ) -> dict[str, Any]:
-    """What was given, as the arguments of `melior.train`."""
-    given = {key: value for key, value in locals().items() if value is not None and value != []}
+    """The options as they were given, by name."""
+    return dict(locals())
+
+
+def request(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `melior.train` that these options stand for."""
     renamed = {"reward_weight": "reward_weights", "template_arg": "template_args", "set_": "overrides"}
-    request = {renamed.get(key, key): value for key, value in given.items()}
+    given = {renamed.get(key, key): value for key, value in options.items() if value is not None and value != []}
     for key in ("reward_weights", "stop"):
-        if key in request:
-            request[key] = tuple(request[key])
-    if "eval_k" in request:
-        request["eval_k"] = whole_numbers(request["eval_k"], "eval-k")
-    if "template_args" in request:
-        request["template_args"] = dict(_pair(item) for item in request["template_args"])
-    return request
+        if key in given:
+            given[key] = tuple(given[key])
+    if "eval_k" in given:
+        given["eval_k"] = whole_numbers(given["eval_k"], "eval-k")
+    if "template_args" in given:
+        given["template_args"] = dict(_pair(item) for item in given["template_args"])
+    return given
 
 
 def whole_numbers(text: str, name: str) -> tuple[int, ...]:
@@ -104,7 +108,7 @@ def with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., Non
     """Gives a command the options above."""
 
     def run(**given: Any) -> None:
-        command(arguments(**given))
+        command(request(given))
 
     hints = get_type_hints(arguments, include_extras=True)
     signature = inspect.signature(arguments)
@@ -116,7 +120,7 @@ def with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., Non
 
 
 @with_options
-def train(request: dict[str, Any]) -> None:
+def train(given: dict[str, Any]) -> None:
     """Train a policy. With no option: the bundled model learns arithmetic by GRPO.
 
     Every other field of the method and of the settings: --set PATH=VALUE.
@@ -124,18 +128,18 @@ def train(request: dict[str, Any]) -> None:
     use_real()
     from melior.api import train as start
 
-    summary = start(**request).summary
+    summary = start(**given).summary
     if summary["interrupted"]:
         raise typer.Exit(130)
 
 
 @with_options
-def check(request: dict[str, Any]) -> None:
+def check(given: dict[str, Any]) -> None:
     """Look before you spend: a prompt, a sample, its mask and rewards, the sizes."""
     use_real()
     from melior.api import check as look
 
-    typer.echo(look(**request))
+    typer.echo(look(**given))
 
 
 def register(app: typer.Typer) -> None:

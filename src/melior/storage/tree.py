@@ -135,6 +135,7 @@ class _Reader:
         self.structure_file, self.tensor_file, self.tensors = structure_file, tensor_file, tensors
 
     def decode(self, node: Any, place: str) -> Any:
+        """The part of the tree that a node of the structure stands for."""
         if isinstance(node, list):
             return [self.decode(inner, _join(place, str(i))) for i, inner in enumerate(node)]
         if not isinstance(node, dict):

@@ -198,7 +198,7 @@ def _decode(
     out.exact = logits["policy"].dtype == torch.float64
     running = torch.ones(len(rows), dtype=torch.bool)
     for t in range(int(most[rows].max())):
-        drawn, logp = sampling.draw(logits, noise[rows, t].to(logits["policy"].device))
+        drawn, logp = sampling.draw(logits, noise[rows, t])
         token, now = drawn.cpu(), rows[running]
         out.tokens[now, t], out.logp[now, t], out.length[now] = token[running], logp.cpu()[running], t + 1
         ended = running & torch.isin(token, ends)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from melior.tasks import TASKS, Row
 from melior.tasks.countdown import combine
@@ -39,7 +39,7 @@ Example = tuple[list[int], list[int]]
 # wrong result (a solution has two), else the chance that the whole solution is replaced by a flawed one.
 SHARE = {"arithmetic": 0.36, "countdown": 0.28, "sorting": 0.12, "format-arithmetic": 0.2, "lock": 0.04}
 # A flaw of the form in format-arithmetic is twice as likely as one of a step.
-NOISE = {"arithmetic": 0.5, "countdown": 0.3, "sorting": 0.65, "format-arithmetic": 0.32, "lock": 1.0}
+NOISE = {"arithmetic": 0.45, "countdown": 0.3, "sorting": 0.6, "format-arithmetic": 0.25, "lock": 1.0}
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -280,6 +280,20 @@ Measured on {prompts} held-out prompts a task (16 for the lock), 8 samples each 
 """
 
 
+def describe(folder: Path, arguments: argparse.Namespace) -> None:
+    """Load what was saved, measure every task, print the figures and write them into MODEL.md."""
+    torch.manual_seed(arguments.seed)
+    model = LlamaForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    lines = []
+    for name, task in TASKS.items():
+        one, eight, ended = measure(model, tokenizer, task, arguments.prompts)
+        print(f"{name:18s} pass@1 {one:.3f}   pass@8 {eight:.3f}   ended {ended:.3f}", flush=True)
+        lines.append(f"| {name} | {SHARE[name]:.0%} | {NOISE[name]:.0%} | {one:.3f} | {eight:.3f} | {ended:.3f} |")
+    card = CARD.format(parameters=model.num_parameters(), context=CONTEXT, table="\n".join(lines), **vars(arguments))
+    (folder / "MODEL.md").write_text(card)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -300,15 +314,7 @@ def main() -> None:
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     pretrain(model, batches(tokenizer, arguments.batch, 4, arguments.seed), arguments.steps, arguments.lr)
     save(model, tokenizer, arguments.out)
-
-    model = LlamaForCausalLM.from_pretrained(arguments.out).eval()
-    lines = []
-    for name, task in TASKS.items():
-        one, eight, ended = measure(model, tokenizer, task, arguments.prompts)
-        print(f"{name:18s} pass@1 {one:.3f}   pass@8 {eight:.3f}   ended {ended:.3f}", flush=True)
-        lines.append(f"| {name} | {SHARE[name]:.0%} | {NOISE[name]:.0%} | {one:.3f} | {eight:.3f} | {ended:.3f} |")
-    card = CARD.format(parameters=model.num_parameters(), context=CONTEXT, table="\n".join(lines), **vars(arguments))
-    (arguments.out / "MODEL.md").write_text(card)
+    describe(arguments.out, arguments)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ DRAW_ELEMENTS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """B = prompts * n completions, the n siblings of a prompt together.
+    """B = prompts * n completions, the n siblings of a prompt together, on the CPU.
 
     Attributes:
         tokens: [B,T] token ids exactly as drawn, zeros past the end of a row.
@@ -150,7 +150,7 @@ def sample(
         rows = torch.tensor([p * n + s for p in block for s in siblings])
         decoders = {name: w.decoder([prompts[p] for p in block], len(siblings)) for name, w in walkers.items()}
         _decode(policy, decoders, sampling, noise, rows, most, ends, strings, out)
-    return out.sampled(policy.device)
+    return out.sampled()
 
 
 @dataclass(eq=False)
@@ -170,14 +170,14 @@ class _Completions:
             tokens, torch.zeros(rows, width, dtype=torch.float64), tokens.new_zeros(rows), tokens.new_zeros(rows)
         )
 
-    def sampled(self, device: torch.device) -> Sampled:
+    def sampled(self) -> Sampled:
         width = max(1, int(self.length.max())) if len(self.length) else 1
         logp = self.logp[:, :width].to(torch.float64 if self.exact else torch.float32)
         return Sampled(
-            self.tokens[:, :width].to(device),
-            logp.to(device),
-            self.length.to(device),
-            (self.ending == LIMIT).to(device),
+            self.tokens[:, :width],
+            logp,
+            self.length,
+            self.ending == LIMIT,
             tuple(ENDINGS[code] for code in self.ending.tolist()),
         )
 

@@ -126,6 +126,8 @@ class CausalLM:
         unknown = sorted({need.quantity for need in plain} - set(extra))
         if unknown:
             raise ValueError(f"a language model does not know the quantity '{unknown[0]}'; give the need a head")
+        # Batches stay where they are (on the CPU in a language run); only the network computes on its own device.
+        extra = {name: value.to(batch.mask.device) for name, value in extra.items()}
         return Evaluation(extra.pop("logp"), extra)
 
     @torch.no_grad()

@@ -27,7 +27,7 @@ from melior.storage.folder import RunFolder
 from melior.storage.rollouts import RolloutWriter
 from melior.tasks import Task, bundled_model, get_task
 from melior.worlds.rows import Row, Source, open_source
-from melior.worlds.text import TextWorld
+from melior.worlds.text import TextWorld, columns_of
 
 SETTINGS = LanguageSettings
 
@@ -61,6 +61,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
         weights,
         outcome,
         loader=lambda path: _load_model(path, settings, None)[0],
+        columns=columns_of(source.sample),
     )
     check_likelihood(method, policy)
     run = Run(method, settings, world, learners)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
@@ -46,6 +46,7 @@ class TextWorld:
         weights: component -> weight.
         outcome: the component that decides a pass; "" for the weighted sum.
         loader: makes a policy of a path, for scorers.
+        columns: the user's columns, and whether every row holds a number there; those are tensors, others objects.
         position: training rows taken so far.
     """
 
@@ -57,6 +58,7 @@ class TextWorld:
     weights: Mapping[str, float]
     outcome: str
     loader: Callable[[str], Policy]
+    columns: Mapping[str, bool]
     position: int = 0
     reward_metrics: Mapping[str, float] | None = None
 
@@ -117,10 +119,11 @@ class TextWorld:
             greedy=greedy,
         )
         group = torch.tensor([run.round * self.settings.prompts + slot for slot in slots])
-        return self._trajectories(prompts, n, group, sampled, actor)  # type: ignore[arg-type]
+        computed = {need.quantity for need in run.method.needs()}
+        return self._trajectories(prompts, n, group, sampled, actor, RESERVED | computed)  # type: ignore[arg-type]
 
     def _trajectories(
-        self, prompts: Prompts, n: int, group: torch.Tensor, sampled: Sampled, policy: TextPolicy
+        self, prompts: Prompts, n: int, group: torch.Tensor, sampled: Sampled, policy: TextPolicy, taken: Set[str]
     ) -> Trajectories:
         present = torch.arange(sampled.tokens.shape[1]) < sampled.length[:, None]
         endless = not policy.stop_ids and not self.settings.stop
@@ -131,7 +134,7 @@ class TextWorld:
             policy.decode(tokens[:length])
             for tokens, length in zip(sampled.tokens.tolist(), sampled.length.tolist(), strict=True)
         ]
-        numbers, objects = _user_columns([prompt.row for prompt in each])
+        numbers, objects = self._user_columns([prompt.row for prompt in each], taken)
         return Trajectories(
             mask=mask,
             group=group,
@@ -153,6 +156,20 @@ class TextWorld:
                 "source": tuple(each),
             },
         )
+
+    def _user_columns(
+        self, rows: Sequence[Row], taken: Set[str]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, tuple[Any, ...]]]:
+        """The user's columns as tensors and as objects; names that are taken get "row_" before them."""
+        numbers: dict[str, torch.Tensor] = {}
+        objects: dict[str, tuple[Any, ...]] = {}
+        for name in dict.fromkeys([*self.columns, *(name for row in rows for name in row)]):
+            own, values = f"row_{name}" if name in taken else name, tuple(row.get(name) for row in rows)
+            if self.columns.get(name):
+                numbers[own] = torch.tensor(values, dtype=torch.float64)
+            else:
+                objects[own] = values
+        return numbers, objects
 
     # ---- rewards
 
@@ -215,18 +232,32 @@ class TextWorld:
         self.position = int(state["position"])
 
 
-RESERVED = {"text", "prompt_text", "source", "length", "limit", "truncated", "slot", "sibling"} | {
-    f.name for f in fields(Trajectories)
-}
-
-
-def _user_columns(rows: Sequence[Row]) -> tuple[dict[str, torch.Tensor], dict[str, tuple[Any, ...]]]:
-    """The user's columns: numbers as tensors, everything else as objects. Names of our own are theirs under "row"."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    objects = {("row_" + n if n in RESERVED else n): tuple(row.get(n) for row in rows) for n in names}
-    numbers = {
-        name: torch.tensor(values, dtype=torch.float64)
-        for name, values in objects.items()
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+# Columns that the world and the parts write; a user's column of such a name is kept as "row_NAME".
+RESERVED = (
+    {"text", "prompt_text", "source", "length", "limit", "truncated", "slot", "sibling"}
+    | {
+        "logp",
+        "entropy",
+        "hidden",
+        "value",
+        "next_value",
+        "cut",
+        "returns",
+        "turn",
+        "level",
+        "greedy",
+        "prediction",
+        "running_mean",
     }
-    return numbers, {name: values for name, values in objects.items() if name not in numbers}
+    | {f.name for f in fields(Trajectories)}
+)
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, bool]:
+    """Every column that one of these rows has, and whether all rows have a number in it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: all(_is_number(row.get(name)) for row in rows) for name in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,10 +10,10 @@ import torch
 
 from melior.actor_critic.learner import NetLearner
 from melior.actor_critic.losses import Ascend, TDError, clipped_double_target, smoothed_action
-from melior.actor_critic.networks import Actor, Critics, q_values
+from melior.actor_critic.networks import Actor, Critics, Nets, q_values
 from melior.actor_critic.replay import Transitions
 from melior.errors import RunError, UserError
-from melior.frames import ActorCriticSettings, NetLoss, Nets, Phase, Polyak, Step
+from melior.frames import ActorCriticSettings, NetLoss, Phase, Polyak, Step
 from melior.methods.offpolicy import TD3
 from melior.parts import Loss
 from melior.policies.networks import MLP

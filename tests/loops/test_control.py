@@ -30,11 +30,11 @@ def figures_of(run: Any, steps: int) -> list[dict[str, float]]:
 
 
 def test_cartpole_is_balanced() -> None:
-    """With the published settings but a quarter of their steps; random actions last 20 steps."""
+    """With the published settings, after 38,400 of their 100,000 steps; random actions last about 20."""
     record, settings = adopt(PPO.record, ControlSettings(seed=1), TUNED["CartPole-v1"][0])
-    run = trainee(record, replace(settings, steps=100))
+    run = trainee(record, settings)
     assert run.evaluate()["score"] < 60
-    figures_of(run, 100)
+    figures_of(run, 150)
     assert run.evaluate()["score"] >= 195
 
 

@@ -9,8 +9,46 @@ from jaxtyping import Bool, Float
 
 from melior.actor_critic.networks import Nets, q_values
 from melior.actor_critic.replay import Transitions
-from melior.frames import NetLoss
-from melior.parts import Loss
+from melior.parts import Loss, Part
+
+
+class NetLoss(Part):
+    """(networks, transitions, random stream) -> loss. Only the network that its `Step` trains is differentiated.
+
+    `A + 0.1 * B` adds losses on the same network.
+    """
+
+    def __call__(self, nets: Nets, batch: Transitions, rng: torch.Generator) -> Loss:
+        raise NotImplementedError("a NetLoss is a part of its own: write __call__(nets, batch, rng) -> Loss")
+
+    def __add__(self, other: NetLoss) -> NetLoss:
+        return SumOfLosses((*_terms(self), *_terms(other)))
+
+    def __rmul__(self, weight: float) -> NetLoss:
+        return SumOfLosses(tuple((weight * w, loss) for w, loss in _terms(self)))
+
+
+@dataclass(frozen=True)
+class SumOfLosses(NetLoss):
+    """A weighted sum of losses on one network: `A + 0.1 * B`."""
+
+    terms: tuple[tuple[float, NetLoss], ...]
+
+    def __call__(self, nets: Nets, batch: Transitions, rng: torch.Generator) -> Loss:
+        value = torch.zeros(())
+        metrics: dict[str, torch.Tensor] = {}
+        for weight, loss in self.terms:
+            found = loss(nets, batch, rng)
+            value = value + weight * found.value
+            metrics |= found.metrics
+        return Loss(value, metrics)
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(loss) if weight == 1 else f"{weight:g} * {loss!r}" for weight, loss in self.terms)
+
+
+def _terms(loss: NetLoss) -> tuple[tuple[float, NetLoss], ...]:
+    return loss.terms if isinstance(loss, SumOfLosses) else ((1.0, loss),)
 
 
 def smoothed_action(

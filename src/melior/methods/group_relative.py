@@ -71,10 +71,12 @@ DAPO = Entry(
         aggregate=TokenMean(),
         curriculum=MixedGroups(refill=10),
     ),
-    paper=Paper("DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "Yu, Zhang et al.", 2025, "2503.14476"),
+    paper=Paper(
+        "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "Yu, Zhang et al.", 2025, "2503.14476"
+    ),
     track="lm-base",
     evidence="paper text; the bound on refill rounds follows the released code",
-    problem="Long training with GRPO loses entropy, wastes rollouts on unanimous groups, and under-weighs long answers.",
+    problem="Long training with GRPO loses entropy, wastes rollouts on unanimous groups, and underweighs long answers.",
     move="A higher upper clip, a mean over all tokens, resampling until every group is mixed, a soft length penalty.",
     formula="loss = -min(rho A, clip(rho, 0.8, 1.28) A), mean over all tokens of the batch",
     use_when="Long reasoning, many prompts that are already solved or hopeless, entropy that collapses.",
@@ -98,7 +100,9 @@ GSPO = Entry(
 
 CISPO = Entry(
     GRPO.record.but("cispo", objective=CappedWeight(high=5.0), aggregate=TokenMean()),
-    paper=Paper("MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", "MiniMax", 2025, "2506.13585"),
+    paper=Paper(
+        "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", "MiniMax", 2025, "2506.13585"
+    ),
     track="lm-base",
     evidence="paper text; the cap is a hyper-parameter that the paper leaves open",
     problem="Clipping removes the gradient of exactly the rare tokens that turn an argument.",
@@ -109,14 +113,15 @@ CISPO = Entry(
 )
 
 RGRA = Entry(
-    GRPO.record.but(
-        "rgra", advantage=GroupRelative(eps=1e-4), objective=PolicyGradient() + 0.04 * ReferenceKL("k3")
-    ),
+    GRPO.record.but("rgra", advantage=GroupRelative(eps=1e-4), objective=PolicyGradient() + 0.04 * ReferenceKL("k3")),
     paper=Paper(
-        "Are complicated loss functions necessary for teaching LLMs to reason?", "Carrino, Sassella et al.", 2026, "2603.18756"
+        "Are complicated loss functions necessary for teaching LLMs to reason?",
+        "Carrino, Sassella et al.",
+        2026,
+        "2603.18756",
     ),
     track="lm-objective",
-    evidence="reconstructed from the abstract and overviews; the sequence mean, the k3 term and its weight are inferred",
+    evidence="reconstructed from the abstract and overviews; sequence mean, the k3 term and its weight are inferred",
     problem="GRPO's ratio and clip are inherited from PPO; nobody asked whether they still do anything.",
     move="Ablate them: what is left is REINFORCE with the group's mean and spread as baseline and scale.",
     formula="loss = -(A log pi - 0.04 k3), mean over tokens of each answer, then over answers",

@@ -27,7 +27,7 @@ def clipped_surrogate(
     Source: Schulman et al. 2017, arXiv 1707.06347, equation 7.
     """
     floor, ceiling = (torch.as_tensor(b, dtype=ratio.dtype, device=ratio.device) for b in (1 - low, 1 + high))
-    limited = torch.minimum(torch.maximum(ratio, floor), ceiling)
+    limited = ratio.clamp(floor, ceiling)
     loss = torch.maximum(-advantage * ratio, -advantage * limited)
     if dual is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * dual), loss)

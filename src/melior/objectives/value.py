@@ -47,5 +47,5 @@ class ValueLoss(Term):
 
 
 def _inside(known: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """What is known where actions are trained; elsewhere it may be anything, even NaN, and must not reach a gradient."""
+    """What is known where actions are trained; elsewhere it may be anything, even NaN, and must reach no gradient."""
     return torch.where(mask, known.to(value.dtype), value.detach())

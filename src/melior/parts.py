@@ -114,11 +114,8 @@ class Part:
 def _parts(value: Any) -> Iterator[Part]:
     if isinstance(value, Part):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _parts(inner)
-    elif isinstance(value, tuple):
-        for inner in value:
+    elif isinstance(value, Mapping | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _parts(inner)
 
 
@@ -209,17 +206,13 @@ class Mix(Transform):
         if any(result.advantage is None for _, result in results):
             raise ValueError(f"{self!r} mixes advantages, but one of its parts computes none")
         total = sum((weight * result.advantage for weight, result in results), torch.zeros(()))  # type: ignore[operator]
-        columns: dict[str, torch.Tensor] = dict(batch.columns)
-        for _, result in results:
-            for name, value in result.columns.items():
-                mine = columns.setdefault(name, value)
-                changed = batch.columns.get(name)
-                if mine is not value and not _same(mine, value):
-                    if changed is not None and mine is changed:
-                        columns[name] = value
-                    elif changed is None or not _same(value, changed):
-                        raise ValueError(f"the parts of {self!r} write different values into column '{name}'")
-        return batch.with_(advantage=total, columns=columns)
+        written: dict[str, torch.Tensor] = {}
+        for name, value in (column for _, result in results for column in result.columns.items()):
+            if name in batch.columns and _same(value, batch.columns[name]):
+                continue
+            if not _same(written.setdefault(name, value), value):
+                raise ValueError(f"the parts of {self!r} write different values into column '{name}'")
+        return batch.with_(advantage=total).column(**written)
 
     def __rmul__(self, weight: float) -> Mix:
         return Mix(tuple((float(weight) * mine, part) for mine, part in self.parts))

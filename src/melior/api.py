@@ -20,7 +20,7 @@ from melior.request import Request, resolve_request, resumed_request
 from melior.serialize import fingerprint
 from melior.storage.checkpoints import latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
-from melior.storage.trackers import trackers
+from melior.storage.trackers import chosen_trackers, trackers
 
 # Arguments that may be objects, where the command can only name things.
 OBJECTS = ("model", "data", "eval_data", "reward", "env")
@@ -161,6 +161,7 @@ def _begin(
     record, settings = request.record, request.settings
     path = Path(out) if out else default_path(name or record.name, datetime.now())
     refuse_occupied(path)
+    chosen_trackers(settings.log_to)
     trainee = _trainee(record, settings, given)
     progress = Progress(settings.steps, quiet)
     for note in (*request.notes, *getattr(trainee, "notes", ())):

@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Union
@@ -82,9 +81,7 @@ class _Proxy:
 class _Finder:
     """Serves `import torch.nn.functional`: the real package first, then the submodule as the real one has it."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, dot, _ = fullname.partition(".")
         if not dot or not isinstance(sys.modules.get(package), _StandIn):
             return None

@@ -42,21 +42,22 @@ def trackers(names: str, run_folder: Path, config: Any = None) -> tuple[list[Tra
     Raises:
         UserError: an unknown name, or a missing package that was asked for.
     """
-    made: list[Tracker] = []
-    notes: list[str] = []
+    wanted, notes = chosen_trackers(names)
+    return [MAKERS[name](Path(run_folder), _plain(config)) for name in wanted], notes
+
+
+def chosen_trackers(names: str) -> tuple[list[str], list[str]]:
+    """The names of the trackers that `trackers` would make, and its notes and errors, before there is a run folder."""
     wanted = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     for name in wanted:
         if name not in MAKERS:
             raise UserError(f"log_to names '{name}', which is no tracker{near(name, MAKERS)}")
-        if importlib.util.find_spec(name) is not None:
-            continue
-        if name != "tensorboard":
+        if name != "tensorboard" and importlib.util.find_spec(name) is None:
             raise UserError(f"log_to {name} needs the package: pip install 'melior[{name}]'")
-        notes.append("TensorBoard events are left out: it is not installed (pip install 'melior[report]')")
-    for name in wanted:
-        if name != "tensorboard" or not notes:
-            made.append(MAKERS[name](Path(run_folder), _plain(config)))
-    return made, notes
+    if "tensorboard" in wanted and importlib.util.find_spec("tensorboard") is None:
+        wanted.remove("tensorboard")
+        return wanted, ["TensorBoard events are left out: it is not installed (pip install 'melior[report]')"]
+    return wanted, []
 
 
 class TensorBoard:

@@ -62,6 +62,7 @@ def train(
     resume: str | Path | None = None,
     overrides: Sequence[str] = (),
     paper_settings: bool = False,
+    tuned: bool = False,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     **settings: Any,
@@ -82,6 +83,7 @@ def train(
         resume: a run folder to go on with; nothing else is needed then, and only `steps` may grow.
         overrides: exact changes such as "objective.clip.high=0.28".
         paper_settings: adopt the paper's own settings.
+        tuned: adopt settings published for the environment.
         callbacks: hooks into steps, evaluations and saves.
         quiet: print nothing.
         **settings: any field of the settings (`melior.settings`): steps, seed, lr, n, ...
@@ -97,10 +99,10 @@ def train(
     if resume is not None:
         # What was not given must not count as given.
         others = {"method": method, "out": out, "name": name, "config": config, "overrides": overrides}
-        others |= {"paper_settings": paper_settings}
+        others |= {"paper_settings": paper_settings, "tuned": tuned}
         asked = values | settings | {key: value for key, value in others.items() if value}
         return _go_on(Path(resume), asked, given, callbacks, quiet)
-    request = resolve_request(method, {**values, **settings}, overrides, config, paper_settings)
+    request = resolve_request(method, {**values, **settings}, overrides, config, paper_settings, tuned)
     return _begin(request, given, out, name, callbacks, quiet)
 
 
@@ -110,11 +112,11 @@ def check(method: Any = None, **request: Any) -> str:
     for unused in ("out", "name", "callbacks", "quiet"):
         request.pop(unused, None)
     overrides, config = request.pop("overrides", ()), request.pop("config", None)
-    paper = request.pop("paper_settings", False)
+    paper, tuned = request.pop("paper_settings", False), request.pop("tuned", False)
     if request.pop("resume", None) is not None:
         raise UserError("a run that goes on does what its config.yaml says; to look at that, give it as config")
     given, values = _objects(**objects)
-    resolved = resolve_request(method, {**values, **request}, overrides, config, paper)
+    resolved = resolve_request(method, {**values, **request}, overrides, config, paper, tuned)
     trainee = _trainee(resolved.record, resolved.settings, given)
     return "\n".join([*resolved.notes, trainee.preview()])
 

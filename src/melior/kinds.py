@@ -20,6 +20,7 @@ PACKAGES = (
     "melior.parts",
     "melior.method",
     "melior.frames",
+    "melior.policies.networks",
     "melior.rollouts",
     "melior.rewards",
     "melior.teachers",

@@ -101,6 +101,8 @@ class Entry:
         problem, move, formula: what was wrong before, what the method does about it, and how that is written.
         use_when, beware: when to choose it and when not, and known pitfalls.
         settings: the paper's own settings, adopted by `--paper-settings`.
+        tuned: environment -> (values for fields of the record and of the settings, where they come from), adopted by
+            `--tuned`.
         also: other things that bear the same name.
         alias: the catalogue name, when it is not the record's own (dialects such as "trl:grpo").
     """
@@ -115,6 +117,7 @@ class Entry:
     use_when: str = ""
     beware: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, tuple[Mapping[str, Any], str]] = field(default_factory=dict)
     also: str = ""
     alias: str = ""
 

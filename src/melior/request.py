@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from melior.catalogue import find, resolve
 from melior.config import read_config
@@ -16,6 +16,7 @@ from melior.overrides import apply
 from melior.serialize import settings_from
 from melior.settings import RunSettings
 
+_Settings = TypeVar("_Settings", bound=RunSettings)
 LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
 
 
@@ -40,8 +41,9 @@ def resolve_request(
     overrides: Sequence[str] = (),
     config: str | Path | None = None,
     paper_settings: bool = False,
+    tuned: bool = False,
 ) -> Request:
-    """Settings by rising precedence: defaults, configuration file, task, paper, what was given, pins, overrides.
+    """Settings by rising precedence: defaults, configuration file, task, paper, tuned, given, pins, overrides.
 
     Raises:
         UserError: an unknown method, setting or override, or a value out of bounds.
@@ -78,7 +80,12 @@ def resolve_request(
     for key, value in pins.items():
         if key in given and given[key] != value:
             notes.append(f"'{name}' pins {key} = {value}; use --set settings.{key}={given[key]} to overrule it")
-    record, settings = apply(record, settings_from(values | pins, kind), overrides)
+    settings = settings_from(values | pins, kind)
+    if tuned:
+        changes, source = _tuned(method, record, getattr(settings, "env", ""))
+        record, settings = adopt(record, settings, {k: v for k, v in changes.items() if k not in given})
+        notes.append(f"tuned settings: {source}")
+    record, settings = apply(record, settings, overrides)
     return Request(record, settings, tuple(notes))
 
 
@@ -129,6 +136,27 @@ def _recommended(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 
     task = given.get("task", LanguageSettings.task)
     return dict(get_task(task).settings) if task else {}
+
+
+def _tuned(method: Any, record: Any, env: str) -> tuple[Mapping[str, Any], str]:
+    found = find(record.name if method is None else method)
+    known = found.tuned if isinstance(found, Entry) else {}
+    if env not in known:
+        have = f"; there are for {', '.join(sorted(known))}" if known else ""
+        raise UserError(f"'{record.name}' has no tuned settings for {env or 'text'}{have}")
+    return known[env]
+
+
+def adopt(record: Any, settings: _Settings, changes: Mapping[str, Any]) -> tuple[Any, _Settings]:
+    """A record and settings with published changes: names of the record's fields and of settings, with their values."""
+    stages = {f.name for f in fields(record)}
+    names = {f.name for f in fields(settings)}
+    for name in changes:
+        if name not in stages | names:
+            raise UserError(f"neither '{record.name}' nor the settings have '{name}'{near(name, stages | names)}")
+    of_record = {name: value for name, value in changes.items() if name in stages}
+    of_settings = {name: value for name, value in changes.items() if name not in stages}
+    return record.but(record.name, **of_record), replace(settings, **of_settings)
 
 
 def _entry_settings(method: Any) -> Mapping[str, Any]:

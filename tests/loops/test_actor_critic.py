@@ -18,10 +18,10 @@ from melior.errors import UserError
 from melior.frames import ActorCritic, ActorCriticSettings
 from melior.loops import loop_of
 from melior.loops.actor_critic import trainee
-from melior.loops.control import adopt
 from melior.loops.given import Given
 from melior.methods.offpolicy import TD3, TUNED
 from melior.policies.networks import MLP
+from melior.request import adopt
 from melior.serialize import fingerprint, from_yaml, to_yaml
 from melior.storage.tree import load_tree, save_tree
 from worlds.clocks import Clock

@@ -14,7 +14,7 @@ from melior.advantages import GAE
 from melior.catalogue import get
 from melior.errors import UserError
 from melior.loops import loop_of
-from melior.loops.control import adopt, build, trainee
+from melior.loops.control import build, trainee
 from melior.loops.given import Given
 from melior.method import Method
 from melior.methods.control import PPO, TUNED

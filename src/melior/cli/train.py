@@ -63,6 +63,7 @@ def arguments(
     log_to: Annotated[str | None, Option(help="tensorboard, wandb, trackio; by commas")] = None,
     set_: Annotated[list[str] | None, Option("--set", help="PATH=VALUE: any field of method or settings")] = None,
     paper_settings: Annotated[bool, Option("--paper-settings", help="Adopt the paper's settings")] = False,
+    tuned: Annotated[bool, Option("--tuned", help="Adopt settings published for --env")] = False,
     config: Annotated[Path | None, Option(help="Start from an earlier run's config.yaml")] = None,
     out: Annotated[Path | None, Option(help="Run folder; runs/NAME-TIME when omitted")] = None,
     name: Annotated[str, Option(help="Beginning of the run folder's name")] = "",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any, TypeVar
-
 import torch
 
-from melior.errors import UserError, near
+from melior.errors import UserError
 from melior.learner import Learner
 from melior.loops.given import Given
 from melior.loops.trainee import RunTrainee
@@ -17,12 +13,11 @@ from melior.optimizers import make_optimizer
 from melior.policies.control import control_policy
 from melior.policies.networks import MLP, NetworkPolicy
 from melior.run import Run
-from melior.settings import ControlSettings, RunSettings
+from melior.settings import ControlSettings
 from melior.worlds.environments import EnvironmentWorld
 from melior.worlds.making import seeds
 
 SETTINGS = ControlSettings
-_Settings = TypeVar("_Settings", bound=RunSettings)
 
 
 def trainee(method: Method, settings: ControlSettings, given: Given | None = None) -> ControlTrainee:
@@ -66,18 +61,6 @@ class ControlTrainee(RunTrainee):
             lines += [f"{s.steps * s.horizon * len(environments):,} environment steps in all"]
             lines += [f"note: {note}" for note in self.run.notes]
         return "\n".join(lines)
-
-
-def adopt(record: Any, settings: _Settings, changes: Mapping[str, Any]) -> tuple[Any, _Settings]:
-    """A record and settings with published changes: names of the record's fields and of settings, with their values."""
-    stages = {f.name for f in fields(record)}
-    names = {f.name for f in fields(settings)}
-    for name in changes:
-        if name not in stages | names:
-            raise UserError(f"neither '{record.name}' nor the settings have '{name}'{near(name, stages | names)}")
-    of_record = {name: value for name, value in changes.items() if name in stages}
-    of_settings = {name: value for name, value in changes.items() if name not in stages}
-    return record.but(record.name, **of_record), replace(settings, **of_settings)
 
 
 def control_device(name: str) -> torch.device:

@@ -12,6 +12,23 @@ from melior.parts import AsIs
 from melior.rollouts.environments import VectorEnvs
 from melior.updates import Gradient
 
+# Environment -> (fields of the record and of the settings, where they were published).
+TUNED: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "CartPole-v1": (
+        {
+            "advantage": GAE(0.98, 0.8),
+            "objective": Clip() + 1.0 * ValueLoss(),
+            "update": Gradient(epochs=20, unit="step", each=Whiten()),
+            "envs": 8,
+            "horizon": 32,
+            "steps": 390,
+            "lr": 1e-3,
+            "schedule": "linear",
+        },
+        "Stable-Baselines3 zoo, ppo.yml (100,000 steps), with a constant clip",
+    ),
+}
+
 PPO = Entry(
     Method(
         "ppo",
@@ -36,22 +53,6 @@ PPO = Entry(
     "Discount and lambda matter more than anything else: --tuned takes published ones. Observations and rewards are "
     "not normalized; actions are stored as drawn and clipped only for the environment.",
     settings={"envs": 4, "horizon": 128, "lr": 2.5e-4, "schedule": "linear"},
+    tuned=TUNED,
     also="On tokens it is ppo-lm, with the very same clip.",
 )
-
-# Environment -> (fields of the record and of the settings, where they were published).
-TUNED: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "CartPole-v1": (
-        {
-            "advantage": GAE(0.98, 0.8),
-            "objective": Clip() + 1.0 * ValueLoss(),
-            "update": Gradient(epochs=20, unit="step", each=Whiten()),
-            "envs": 8,
-            "horizon": 32,
-            "steps": 390,
-            "lr": 1e-3,
-            "schedule": "linear",
-        },
-        "Stable-Baselines3 zoo, ppo.yml (100,000 steps), with a constant clip",
-    ),
-}

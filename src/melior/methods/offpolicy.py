@@ -13,6 +13,28 @@ from melior.frames import ActorCritic, Phase, Polyak, Step
 from melior.method import Entry, Paper
 from melior.policies.networks import MLP
 
+# Environment -> (fields of the record and of the settings, where they were published).
+TUNED: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "Pendulum-v1": (
+        {
+            "nets": {
+                "actor": Actor(MLP((64, 64), "relu", "uniform")),
+                "q": Critics(MLP((64, 64), "relu", "uniform")),
+            },
+            "phases": (
+                Phase(
+                    (Step("q", TDError()), Step("actor", Ascend(), every=2), Polyak(("actor", "q"), every=2)), batch=128
+                ),
+            ),
+            "act": Explore(start=1_000),
+            "horizon": 1_000,
+            "steps": 10,
+            "lr": 1e-3,
+        },
+        "chosen for this library, nowhere published: seeds 1 to 3 reached -140, -132 and -227 after 7,000 steps",
+    ),
+}
+
 TD3 = Entry(
     ActorCritic(
         "td3",
@@ -39,27 +61,6 @@ TD3 = Entry(
     beware="The first 25,000 steps are random actions without learning: for short runs lower act.start. One update a "
     "step makes it slow in wall-clock time where steps are cheap. Episodes cut off by a time limit are bootstrapped.",
     settings={"steps": 1_000, "lr": 3e-4},
+    tuned=TUNED,
     also="With one critic, no smoothing and no delay it is DDPG.",
 )
-
-# Environment -> (fields of the record and of the settings, where they were published).
-TUNED: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "Pendulum-v1": (
-        {
-            "nets": {
-                "actor": Actor(MLP((64, 64), "relu", "uniform")),
-                "q": Critics(MLP((64, 64), "relu", "uniform")),
-            },
-            "phases": (
-                Phase(
-                    (Step("q", TDError()), Step("actor", Ascend(), every=2), Polyak(("actor", "q"), every=2)), batch=128
-                ),
-            ),
-            "act": Explore(start=1_000),
-            "horizon": 1_000,
-            "steps": 10,
-            "lr": 1e-3,
-        },
-        "measured for this library, nowhere published: better than -200 after 10,000 steps on most seeds",
-    ),
-}

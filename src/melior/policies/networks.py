@@ -180,18 +180,18 @@ class NetworkPolicy:
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         """Random numbers from which `act` draws `shape` actions."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass draws, acts and scores: write noise(shape, generator)")
 
     def act(self, observation: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(actions, their log-probabilities [N]) for observations [N,d], a function of the noise; no gradient."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass draws, acts and scores: write act(observation, noise)")
 
     def best(self, observation: torch.Tensor) -> torch.Tensor:
         """The mode of the distribution for observations [N,d]; no gradient."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass draws, acts and scores: write best(observation)")
 
     def _logp(self, output: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        raise NotImplementedError("a subclass draws, acts and scores: write _logp(output, action)")
 
     def _quantity(
         self, need: Need, output: torch.Tensor, batch: Trajectories, others: Mapping[str, Any]

@@ -32,7 +32,7 @@ def task(digits: int = 2) -> Task:
         generate=generate,
         rewards={"correct": correct},
         outcome="correct",
-        settings={"prompts": 32, "n": 8, "max_tokens": 10 * digits + 4, "lr": 1e-4},
+        settings={"prompts": 32, "n": 8, "max_tokens": 10 * digits + 4, "lr": 1e-4, "steps": 40},
     )
 
 

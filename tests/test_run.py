@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
 
-from melior.advantages import GroupRelative, Reward, TerminalReward
+from melior.advantages import Reward, TerminalReward
 from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.iteration import iterate
@@ -24,7 +23,6 @@ from melior.prompts import Prompts
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories
-from melior.updates import Gradient
 from toys import HandMadeWorld, TinyNetwork, language_batch, learner_of, random_table, run_of, table_batch
 
 PLAIN = REINFORCE.record.but("plain", reward=AsIs())
@@ -296,83 +294,6 @@ def test_rule_10_each_learner_has_its_own_record_state_and_scorers():
 def test_an_unknown_learner_is_named():
     with pytest.raises(RunError, match="no learner is called 'hintr'; did you mean 'hinter'"):
         two_learners().learner("hintr")
-
-
-# ---- rule 9: user columns reach every part
-
-
-SEEN: dict[str, list[Any]] = {}
-
-
-def note(where: str, batch: Trajectories) -> None:
-    texts = [f"row {float(u):.6f}" for u in batch.columns["user"]]
-    assert list(batch.objects["text"]) == texts, where
-    SEEN.setdefault(where, []).extend(texts)
-
-
-@dataclass(frozen=True)
-class Watch(Transform):
-    where: str
-
-    def __call__(self, batch: Trajectories) -> Trajectories:
-        note(self.where, batch)
-        return batch
-
-
-@dataclass(frozen=True)
-class Given(Transform):
-    """The user's column is the reward."""
-
-    def __call__(self, batch: Trajectories) -> Trajectories:
-        return batch.with_(reward=batch.columns["user"])
-
-
-@dataclass(frozen=True)
-class WatchedLoss(PolicyGradient):
-    def __call__(self, now: Any, batch: Trajectories) -> torch.Tensor:
-        note("objective", batch)
-        return super().__call__(now, batch)
-
-
-@dataclass(frozen=True)
-class WatchedMemory(Memory[int]):
-    def init(self, run: Run) -> int:
-        return 0
-
-    def recall(self, state: int, batch: Trajectories) -> Trajectories:
-        note("recall", batch)
-        return batch
-
-    def observe(self, state: int, batch: Trajectories, stats: Stats) -> int:
-        note("observe", batch)
-        return state + 1
-
-
-class WatchedPolicy(TinyNetwork):
-    def evaluate(self, batch: Trajectories, *rest: Any, **more: Any) -> Any:
-        note("policy", batch)
-        return super().evaluate(batch, *rest, **more)
-
-
-def test_rule_9_user_columns_and_objects_reach_every_part():
-    SEEN.clear()
-    method = PLAIN.but(
-        "watched",
-        rollout=Fixed(),
-        reward=Watch("reward") | Given(),
-        teacher=Watch("teacher"),
-        advantage=Watch("advantage") | GroupRelative(),
-        objective=WatchedLoss() + ReferenceKL(),
-        memory={"watch": WatchedMemory()},
-        update=Gradient(epochs=2, minibatches=3, each=Watch("minibatch")),
-    )
-    run = run_of(method, WatchedPolicy(), unscored().with_(reward=None), rows_per_micro=2)
-    run.learner().rows_per_micro = 2
-    iterate(run)
-    stages = {"reward", "teacher", "advantage", "objective", "recall", "observe", "minibatch", "policy"}
-    assert set(SEEN) == stages
-    assert all(set(SEEN[stage]) == set(unscored().objects["text"]) for stage in stages)
-    assert len(SEEN["minibatch"]) == 22
 
 
 # ---- the rest of the handle

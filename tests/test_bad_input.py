@@ -143,6 +143,9 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(here, capsys, options,
     assert sorted(name for name in os.listdir(here) if name != "__pycache__") == before
 
 
+LONG = json.dumps({"prompt": "1+" * 300, "answer": "2"})
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -155,7 +158,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(here, capsys, options,
         ('{"prompt": 5, "answer": "2"}\n', "rows.jsonl, line 1: the prompt (column 'prompt') is of type int"),
         ('{"prompt": [{"role": "user"}], "answer": "2"}\n', "rows.jsonl, line 1: message 1 of the prompt"),
         ('{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}\n', "the tokenizer has no chat template"),
-        ('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "' + "1+" * 300 + '"}\n', "line 2: the prompt has 600 "),
+        ('{"prompt": "1+1=", "answer": "2"}\n' + LONG, "rows.jsonl, line 2: the prompt has 600 tokens, more than the 488"),
         ("", "holds no rows"),
         ("\x00\x01", "rows.jsonl"),
     ],

@@ -253,13 +253,13 @@ class Run:
 
     def _ask(self, scorer: str, batch: Trajectories, needs: frozenset[Need], learner: str) -> Trajectories:
         opinion = self._opinion(scorer, batch, needs, learner)
-        if scorer != "policy":
-            return batch.scored(scorer, **{need.quantity: opinion[need.quantity] for need in needs})
         for need in needs:
-            if need.quantity == "logp":
+            if need.quantity in POOLED:
+                batch = batch.with_(features={**batch.features, _feature(need): opinion[need.quantity]})
+            elif scorer != "policy":
+                batch = batch.scored(scorer, **{need.quantity: opinion[need.quantity]})
+            elif need.quantity == "logp":
                 batch = batch.with_(proximal_logp=opinion.logp)
-            elif need.quantity in POOLED:
-                batch = batch.with_(features={**batch.features, need.quantity: opinion[need.quantity]})
             else:
                 batch = batch.column(**{need.quantity: opinion[need.quantity]})
         return batch
@@ -276,9 +276,14 @@ class Run:
         return evaluate(policy, batch, extra, others, rows)
 
 
+def _feature(need: Need) -> str:
+    """Where a pooled quantity is filed in `features`: by its own name, or "scorer/quantity" for others' opinions."""
+    return need.quantity if need.scorer in ("policy", "proximal") else f"{need.scorer}/{need.quantity}"
+
+
 def _known(need: Need, batch: Trajectories) -> bool:
+    if need.quantity in POOLED:
+        return _feature(need) in batch.features
     if need.scorer in ("policy", "proximal"):
-        if need.quantity == "logp":
-            return batch.proximal_logp is not None
-        return need.quantity in batch.columns or need.quantity in batch.features
+        return batch.proximal_logp is not None if need.quantity == "logp" else need.quantity in batch.columns
     return need.quantity in batch.scores.get(need.scorer, {})

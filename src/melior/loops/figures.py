@@ -30,7 +30,7 @@ def batch_figures(batch: Trajectories, pass_at: float) -> dict[str, float]:
         mixed = torch.zeros(count, dtype=torch.bool).index_put((index,), high > low)
         figures["mixed_share"] = float(mixed.double().mean())
     length = batch.length.double()
-    figures |= {"length_mean": float(length.mean()), "length_max": float(length.max()), "rows": float(len(batch))}
+    figures |= {"length_mean": float(length.mean()), "length_max": float(length.max())}
     if "truncated" in batch.columns:
         figures |= _mean("truncated_share", batch.columns["truncated"].double())
     return figures

@@ -19,10 +19,13 @@ def iterate(run: Run) -> dict[str, float]:
     skipped step: counted, logged as "skipped" 1, and without any change.
     """
     metrics: dict[str, float] = {}
-    for name, batch in gather(run).items():
+    sampled, kept = gather(run)
+    for name, batch in kept.items():
         learner = run.learner(name)
         learner.rate = rate(run.settings, run.step)
-        figures = dict(run.world.figures(run, batch)) | {"refills": float(run.round)}
+        figures = dict(run.world.figures(run, sampled[name]))
+        figures |= {"rows": float(len(batch)), "refills": float(run.round)}
+        run.batches[name] = batch
         if bool(batch.mask.any()):
             batch = run.credit(batch, name)
             method = run.method.of(name)
@@ -40,20 +43,25 @@ def iterate(run: Run) -> dict[str, float]:
     return metrics
 
 
-def gather(run: Run) -> Mapping[str, Trajectories]:
-    """One scored batch a learner: rounds of prompts until the curriculum has kept enough, or its tries are spent."""
+def gather(run: Run) -> tuple[Mapping[str, Trajectories], Mapping[str, Trajectories]]:
+    """Everything sampled and scored, and what of it is learnt from, one batch a learner each.
+
+    Rounds of prompts are sampled until the curriculum has kept enough, or its tries are spent.
+    """
+    sampled: dict[str, list[Trajectories]] = {}
     kept: dict[str, list[Trajectories]] = {}
     for number in range(run.method.curriculum.refill + 1):
         run.round = number
         for name, batch in run.method.rollout(run, run.method.curriculum.select(run)).items():
             batch = run.score(batch, name)
+            sampled.setdefault(name, []).append(batch)
             kept.setdefault(name, []).append(batch.rows(run.method.of(name).curriculum.keep(batch)))
         if run.method.curriculum.refill and _groups(next(iter(kept.values()))) >= run.settings.prompts:
             break
     batches = {name: concatenate(rounds) for name, rounds in kept.items()}
     if run.method.curriculum.refill:
         batches = {name: _first_groups(batch, run.settings.prompts) for name, batch in batches.items()}
-    return batches
+    return {name: concatenate(rounds) for name, rounds in sampled.items()}, batches
 
 
 def _groups(batches: list[Trajectories]) -> int:

@@ -105,7 +105,8 @@ class LanguageTrainee(RunTrainee):
         if self._rollouts is None:
             self._rollouts = RolloutWriter(folder.path, self.run.settings.keep_rollouts)
         for name, batch in self.run.batches.items():
-            self._rollouts.write(self.run.step, batch, name)
+            if len(batch):
+                self._rollouts.write(self.run.step, batch, name)
         self.run.batches.clear()
 
     def forget(self, folder: RunFolder) -> None:

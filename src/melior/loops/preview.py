@@ -34,6 +34,7 @@ def language_preview(run: Run, short: bool) -> str:
     batch = run.world.judge(run, run.sample(prompts, 2))
     took = time.perf_counter() - began
     lines += [f"its ids: {_ids(prompts[0].ids)}", *_sample_lines(batch, policy), _reference_line(run, batch)]
+    run.world.load_state(position)  # the next sample is the step's first again
     lines += [*(f"note: {note}" for note in run.notes), *_estimate(run, batch, took)]
     return "\n".join(line for line in lines if line)
 

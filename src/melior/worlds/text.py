@@ -60,13 +60,13 @@ class TextWorld:
     loader: Callable[[str], Policy]
     columns: Mapping[str, bool]
     position: int = 0
-    reward_metrics: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         names = [function.name for function in self.rewards.functions]
         if self.outcome and self.outcome not in names:
             raise UserError(f"outcome '{self.outcome}' is no reward of this run{near(self.outcome, names)}")
         self._calls: dict[tuple[int, int], int] = {}
+        self._judged: dict[int, list[tuple[int, Mapping[str, float]]]] = {}
 
     # ---- prompts
 
@@ -188,7 +188,8 @@ class TextWorld:
         asked = [source.row.get("prompt", source.text) for source in sources]
         state = SimpleNamespace(global_step=run.step, max_steps=self.settings.steps)
         result = self.rewards([source.row for source in sources], asked, completions, ids, state)
-        self.reward_metrics = result.metrics
+        # What the functions reported besides, of every call within the step.
+        self._judged = {run.step: [*self._judged.get(run.step, []), (len(texts), result.metrics)]}
         components = {name: torch.tensor(values) for name, values in result.components.items()}
         batch = batch.with_(components=components, weights=self.weights)
         return batch.with_(outcome=self._outcome(batch))
@@ -207,11 +208,12 @@ class TextWorld:
             raise RunError("there are no held-out rows to evaluate on; give eval_data or an eval_fraction")
         samples = max(self.settings.eval_k)
         batch = self.judge(run, self.sample(run, prompts, samples, stream=f"eval-{seed}"))
+        self._judged = {}
         return held_out_figures(batch, self.settings.eval_k, self.settings.pass_at)
 
     def figures(self, run: Run, batch: Trajectories) -> Mapping[str, float]:
         """See `World.figures`."""
-        return batch_figures(batch, self.settings.pass_at) | dict(self.reward_metrics or {})
+        return batch_figures(batch, self.settings.pass_at) | _merged(self._judged.get(run.step, []))
 
     # ---- the rest of the protocol
 
@@ -230,6 +232,7 @@ class TextWorld:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put the position back."""
         self.position = int(state["position"])
+        self._calls, self._judged = {}, {}
 
 
 # Columns that the world and the parts write; a user's column of such a name is kept as "row_NAME".
@@ -251,6 +254,17 @@ RESERVED = (
     }
     | {f.name for f in fields(Trajectories)}
 )
+
+
+def _merged(calls: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """What reward functions reported in several calls: counts are added, other figures are means over completions."""
+    merged: dict[str, float] = {}
+    for name in dict.fromkeys(name for _, metrics in calls for name in metrics):
+        there = [(size, metrics[name]) for size, metrics in calls if name in metrics]
+        total = sum(size for size, _ in there)
+        counted = name.endswith(("_timeouts", "_failures"))
+        merged[name] = sum(value * (1 if counted else size / total) for size, value in there)
+    return merged
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, bool]:

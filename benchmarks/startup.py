@@ -23,15 +23,12 @@ def main() -> None:
     """Measure and print."""
     melior = Path(sys.executable).parent / "melior"
     for command in COMMANDS:
-        print(
-            f"melior {command:<16} {statistics.median(once([str(melior), *command.split()]) for _ in range(RUNS)):.2f} s"
-        )
+        seconds = statistics.median(once([str(melior), *command.split()]) for _ in range(RUNS))
+        print(f"melior {command:<16} {seconds:.2f} s")
     packages = Path(sysconfig.get_paths()["purelib"])
-    torch = sum(size(packages / name) for name in ("torch", "torchgen", "functorch"))
-    whole = size(packages)
-    print(
-        f"site-packages {whole / 1e6:,.0f} MB, of which torch {torch / 1e6:,.0f} MB, the rest {(whole - torch) / 1e6:,.0f} MB"
-    )
+    torch = sum(size(packages / name) for name in ("torch", "torchgen", "functorch")) / 1e6
+    whole = size(packages) / 1e6
+    print(f"site-packages {whole:,.0f} MB, of which torch {torch:,.0f} MB, the rest {whole - torch:,.0f} MB")
 
 
 def once(command: list[str]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,7 +77,7 @@ def add_lora(model: Any, rank: int, alpha: int = 0) -> Adapter:
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha or 2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _without_deprecations():
         torch.manual_seed(0)
         return Adapter(peft.get_peft_model(model, config))
 
@@ -84,7 +85,8 @@ def add_lora(model: Any, rank: int, alpha: int = 0) -> Adapter:
 def load_lora(model: Any, folder: Path) -> Adapter:
     """The adapter saved in `folder`, trainable, on its base model."""
     peft = _peft()
-    adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    with _without_deprecations():
+        adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     return adopt(adapted)
 
 
@@ -104,6 +106,14 @@ def _peft() -> Any:
     except ImportError:
         raise UserError("LoRA needs the package peft; install it with: pip install 'melior[lm]'") from None
     return peft
+
+
+@contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """What peft calls and transformers is about to rename is no news to the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def _forget(peft: Any, name: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from melior.errors import RunError
+from melior.microbatches import rows_that_fit
 from melior.objectives import (
     Clip,
     Divergence,
@@ -256,3 +257,19 @@ def test_rule_7_a_surrogate_likelihood_needs_no_entropy():
     loss = learner.gradient(1.0 * Clip(), batch)
     torch.testing.assert_close(learner.grad_vector(), direct_gradient(Flow(), 1.0 * Clip(), batch, TokenMean()))
     assert "entropy" not in loss.metrics
+
+
+def test_long_prompts_count_in_what_fits_into_memory_at_once():
+    widths = []
+
+    class Narrow(Table):
+        def rows_at_once(self, width: int) -> int:
+            widths.append(width)
+            return 1
+
+    batch = language_batch()
+    long = batch.with_(prompt=tuple((0,) * (i + 3) for i in range(len(batch))))
+    rows_that_fit(Narrow(1, 1, 2), long)
+    assert widths == [batch.mask.shape[1] + len(batch) + 2]
+    rows_that_fit(Narrow(1, 1, 2), batch.with_(prompt=torch.zeros(len(batch), batch.mask.shape[1], 3)))
+    assert widths[1:] == [batch.mask.shape[1]]

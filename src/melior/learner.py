@@ -10,7 +10,7 @@ import torch
 from melior.curvature import hessian_vector_product
 from melior.diagnostics import MONITORS, diagnostics
 from melior.errors import RunError
-from melior.microbatches import accumulate, evaluate, slices
+from melior.microbatches import accumulate, evaluate, rows_that_fit, slices
 from melior.optimizers import optimizer_state, restore_optimizer
 from melior.parts import POOLED, Aggregate, Evaluation, Loss, Needs, Objective, Stats
 from melior.policies.policy import GivesLogits, Policy
@@ -241,7 +241,7 @@ class Learner:
         return frozenset(need for need in objective.needs() if need.on == "policy")
 
     def _rows(self, batch: Trajectories) -> int:
-        return self.rows_per_micro or self.policy.rows_at_once(batch.mask.shape[1])
+        return self.rows_per_micro or rows_that_fit(self.policy, batch)
 
     def _coefficients(
         self, objective: Objective, batch: Trajectories

@@ -19,6 +19,12 @@ def slices(batch: Trajectories, rows: int) -> Iterator[torch.Tensor]:
     yield from batch.length.argsort(stable=True).split(max(rows, 1))
 
 
+def rows_that_fit(policy: Policy, batch: Trajectories) -> int:
+    """How many rows of this batch go through the policy at once in moderate memory, their prompts counted."""
+    before = max(map(len, batch.prompt), default=0) if isinstance(batch.prompt, tuple) else 0
+    return policy.rows_at_once(before + batch.mask.shape[1])
+
+
 def place(whole: torch.Tensor, part: torch.Tensor, index: torch.Tensor) -> None:
     """Writes the rows of a micro-batch, trimmed or not, into a whole-batch tensor."""
     if part.dim() == 1:

@@ -13,7 +13,7 @@ import torch
 from melior.errors import RunError, UserError, near
 from melior.learner import Learner
 from melior.method import Method
-from melior.microbatches import evaluate
+from melior.microbatches import evaluate, rows_that_fit
 from melior.parts import POOLED, Blend, Memory, Need, Scorer
 from melior.policies.context import InContext, in_context
 from melior.policies.policy import GivesLogits, Policy
@@ -272,7 +272,7 @@ class Run:
         others = {
             name: self.reader(name, learner) for need in extra if need.head is not None for name in need.head.scorers
         }
-        rows = self.settings.rows_per_micro or policy.rows_at_once(batch.mask.shape[1])
+        rows = self.settings.rows_per_micro or rows_that_fit(policy, batch)
         return evaluate(policy, batch, extra, others, rows)
 
 

@@ -144,6 +144,18 @@ def test_code_that_comes_with_a_model_is_never_run(folder):
         load_causal_lm(folder)
 
 
+def test_pickled_weights_are_never_loaded(folder, monkeypatch):
+    torch.save(transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights .*pytorch_model.bin is a pickle, and those are never loaded"):
+        load_causal_lm(folder, device="cpu")
+    files = [SimpleNamespace(rfilename="pytorch_model.bin")]
+    api = SimpleNamespace(model_info=lambda name, timeout: SimpleNamespace(siblings=files))
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
+    with pytest.raises(UserError, match="no weights as safetensors"):
+        load_causal_lm("org/old", device="cpu")
+
+
 def test_devices():
     assert pick_device("cpu").type == "cpu" and pick_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(UserError, match="device 'gpu' is not known"):

@@ -19,7 +19,6 @@ from melior.policies.lora import Adapter, add_lora, adopt, load_lora
 from melior.policies.silence import without_bars
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -127,8 +126,8 @@ def _from_name(name: str, dtype: torch.dtype) -> tuple[Any, Any, Adapter | None]
             f"holds {len(files)} .gguf files; name one" if files else "has no config.json, so it is no model folder"
         )
         raise UserError(f"{path} {reason}")
-    if not any(next(path.glob(pattern), None) for pattern in WEIGHTS):
-        raise UserError(f"the model folder {path} has no weights (model.safetensors)")
+    if not any(path.glob("*.safetensors")):
+        raise UserError(f"the model folder {path} has no weights (model.safetensors){_pickled(path)}")
     return (*_from_pretrained(str(path), dtype), None)
 
 
@@ -143,8 +142,17 @@ def _ask_hub(name: str) -> None:
         info = huggingface_hub.HfApi().model_info(name, timeout=10)
     except Exception as error:  # the hub's own errors and those of whichever HTTP client it uses
         raise _unusable(name, error) from None
-    if any(file.rfilename == "adapter_config.json" for file in info.siblings or ()):
+    files = [file.rfilename for file in info.siblings or ()]
+    if "adapter_config.json" in files:
         raise UserError(f"'{name}' on the Hugging Face hub is an adapter; download it and give its folder")
+    if not any(file.endswith(".safetensors") for file in files):
+        raise UserError(f"'{name}' on the Hugging Face hub has no weights as safetensors, and pickles are never loaded")
+
+
+def _pickled(path: Path) -> str:
+    """A hint for a folder whose weights could only be unpickled."""
+    found = next((file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in sorted(path.glob(pattern))), "")
+    return f"; {found} is a pickle, and those are never loaded: save the model again with transformers" if found else ""
 
 
 def _from_adapter(path: Path, dtype: torch.dtype) -> tuple[Any, Any, Adapter]:
@@ -154,6 +162,8 @@ def _from_adapter(path: Path, dtype: torch.dtype) -> tuple[Any, Any, Adapter]:
         raise UserError(f"{path / 'adapter_config.json'} is not valid JSON") from None
     if not base:
         raise UserError(f"the adapter {path} does not name its base model; set base_model_name_or_path in its config")
+    if not (path / "adapter_model.safetensors").exists():
+        raise UserError(f"the adapter {path} has no weights (adapter_model.safetensors){_pickled(path)}")
     network, tokenizer, below = _from_name(str(base), dtype)
     if below is not None:
         raise UserError(f"the base model of the adapter {path} is itself an adapter ({base}); merge that one first")
@@ -173,7 +183,7 @@ def _from_pretrained(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
         with shown:
             network, report = transformers.AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, trust_remote_code=False, output_loading_info=True
+                name, dtype=dtype, trust_remote_code=False, use_safetensors=True, output_loading_info=True
             )
     except Exception as error:  # transformers, huggingface_hub and safetensors raise dozens of types here
         raise _unusable(name, error) from None

@@ -78,7 +78,7 @@ class Policy(Protocol):
         ...
 
     def rows_at_once(self, width: int) -> int:
-        """How many rows of about `width` actions fit through a forward and backward pass in moderate memory."""
+        """How many rows of about `width` positions, prompts counted, fit through a forward and backward pass."""
         ...
 
 

@@ -147,7 +147,7 @@ def test_code_that_comes_with_a_model_is_never_run(folder):
 def test_pickled_weights_are_never_loaded(folder, monkeypatch):
     torch.save(transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no weights .*pytorch_model.bin is a pickle, and those are never loaded"):
+    with pytest.raises(UserError, match=r"no weights .*pytorch_model\.bin is a pickle, and those are never loaded"):
         load_causal_lm(folder, device="cpu")
     files = [SimpleNamespace(rfilename="pytorch_model.bin")]
     api = SimpleNamespace(model_info=lambda name, timeout: SimpleNamespace(siblings=files))

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 
+from melior.data.row import Row
 from melior.errors import RunError, UserError
 from melior.rewards.calling import text_of
 from melior.rewards.functions import resolve
@@ -280,10 +281,10 @@ def test_sizes_must_agree() -> None:
 def test_a_reference_without_a_number_is_found_before_the_run() -> None:
     runner = RewardRunner([resolve("numeric")])
     runner.check(["answer"], [{"answer": "#### 3"}, {"answer": 4}, {"answer": ["5", "6"]}])
-    with pytest.raises(UserError, match=r"the reference of data row 1 holds no number: 'blue'"):
-        runner.check(["answer"], [{"answer": "3"}, {"answer": "blue"}])
-    with pytest.raises(UserError, match="data row 0 has no reference answer"):
-        runner.check(["answer"], [{"answer": None}])
+    with pytest.raises(UserError, match=r"the reference of a\.jsonl, line 7 holds no number: 'blue'"):
+        runner.check(["answer"], [Row({"answer": "3"}, "a.jsonl, line 1"), Row({"answer": "blue"}, "a.jsonl, line 7")])
+    with pytest.raises(UserError, match="the row with the prompt 'why\\?' has no reference answer"):
+        runner.check(["answer"], [{"prompt": "why?", "answer": None}])
 
 
 @pytest.mark.parametrize(

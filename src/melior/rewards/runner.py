@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
+from melior.data.row import place_of
 from melior.errors import RunError, UserError
 from melior.rewards.answers import contains_number
 from melior.rewards.calling import RewardBatch, RewardFault, Scores, invoke, shortened
@@ -72,9 +73,9 @@ class RewardRunner:
                     "put it into a file and give path.py:NAME, or use no reward workers"
                 )
         compared = [f for f in self.functions if f.style == "verifier" and BUILT_IN[f.kind].reference]
-        for index, row in enumerate(rows if compared else ()):
+        for row in rows if compared else ():
             for function in compared:
-                _check_reference(function, reference_of(row, function.column), index)
+                _check_reference(function, reference_of(row, function.column), place_of(row))
 
     def __call__(
         self,
@@ -159,15 +160,14 @@ class RewardRunner:
         return _joined(parts)
 
 
-def _check_reference(function: RewardFunction, reference: Any, index: int) -> None:
+def _check_reference(function: RewardFunction, reference: Any, place: str) -> None:
     several = reference if isinstance(reference, (list, tuple)) else [reference]
     if not several or any(one is None for one in several):
-        raise UserError(f"reward {function.spec!r}: data row {index} has no reference answer")
+        raise UserError(f"reward {function.spec!r}: {place} has no reference answer")
     unread = [one for one in several if function.kind == "numeric" and not contains_number(str(one))]
     if unread:
         raise UserError(
-            f"reward {function.spec!r}: the reference of data row {index} holds no number: "
-            f"{shortened(str(unread[0]), 80)}"
+            f"reward {function.spec!r}: the reference of {place} holds no number: {shortened(str(unread[0]), 80)}"
         )
 
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import signal
+import threading
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
 import melior
+import tiny_models
 from melior.errors import RunError, UserError
-
-LOCK = {"model": "table", "task": "lock:P=4,L=2,V=3", "prompts": 4, "n": 8, "lr": 0.1, "max_tokens": 2}
-
-
-def run(out: Path, method: object = "rloo", **more: object) -> melior.api.Result:
-    settings = {"steps": 4, "quiet": True, "log_to": "", **LOCK, **more}
-    return melior.train(method, out=out, **settings)
-
-
-def rows(path: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.endswith(("_seconds", "_per_second"))} for row in lines]
+from melior.storage.rollouts import read_rollouts
+from runs import LOCK, every_row, rows, sums, text_run
+from runs import lock_run as run
 
 
 def test_a_run_leaves_its_folder(tmp_path):
@@ -113,14 +110,18 @@ def test_callables_rows_and_callbacks_are_accepted(tmp_path):
 
 
 def test_every_metric_is_documented(tmp_path):
-    run(tmp_path / "a", "ppo-lm", eval_every=2)
+    run(tmp_path / "a", "ppo-lm", eval_every=2, eval_k=(1, 2))
     run(tmp_path / "b", "grpo")
+    text_run(tmp_path / "c", "poise", steps=1, eval_every=1)
+    control = {"env": "CartPole-v1", "quiet": True, "log_to": "", "eval_episodes": 1, "eval_every": 1}
+    melior.train("ppo", out=tmp_path / "d", steps=2, envs=2, horizon=64, hidden=(8,), **control)
     page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
     known = set(re.findall(r"`([^`]+)`", page))
-    for row in rows(tmp_path / "a") + rows(tmp_path / "b"):
+    for row in (row for name in "abcd" for row in every_row(tmp_path / name)):
         for name in row:
-            general = "reward/NAME" if name.startswith("reward/") else "eval/NAME" if name.startswith("eval/") else name
-            assert general in known, name
+            plain = re.sub(r"@\d+", "@k", name.removeprefix("eval/"))
+            plain = {"mean@k": "mean@n"}.get(plain, plain)
+            assert ("reward/NAME" if plain.startswith("reward/") else plain) in known, name
 
 
 def test_load_gives_back_what_was_trained(tmp_path):
@@ -132,7 +133,7 @@ def test_load_gives_back_what_was_trained(tmp_path):
 
 
 def test_a_pin_wins_and_is_said(tmp_path, capsys):
-    result = melior.train("two-grpo", out=tmp_path / "a", steps=1, log_to="", **LOCK)
+    result = run(tmp_path / "a", "two-grpo", steps=1, quiet=False)
     assert result.trainee.run.settings.n == 2
     assert "pins n = 2" in capsys.readouterr().err + "".join(result.trainee.notes)
 
@@ -156,7 +157,7 @@ def test_a_pin_wins_and_is_said(tmp_path, capsys):
 def test_mistakes_are_refused_before_anything_is_written(tmp_path, change, sentence):
     change = {k: v for k, v in {**LOCK, "steps": 4, **change}.items() if v is not None}
     with pytest.raises(UserError, match=re.escape(sentence)):
-        melior.train("rloo", out=tmp_path / "a", quiet=True, log_to="", **change)
+        melior.train("rloo", out=tmp_path / "a", **change)
     assert not (tmp_path / "a").exists()
 
 
@@ -189,3 +190,138 @@ def test_a_failing_reward_saves_and_the_run_goes_on_later(tmp_path):
     calls[:] = [0] * 10
     run(tmp_path / "b", "rloo", **more)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
+
+
+# ---- notebooks
+
+
+def test_a_thread_may_train_and_leaves_no_handler_behind(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    failures = []
+
+    def work():
+        try:
+            run(tmp_path / "a")
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert failures == [] and signal.getsignal(signal.SIGINT) is before
+    run(tmp_path / "b")
+    assert rows(tmp_path / "a") == rows(tmp_path / "b") and signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_running_event_loop_is_no_obstacle(tmp_path):
+    async def cell():
+        return run(tmp_path / "a", steps=1)
+
+    assert asyncio.run(cell()).summary["steps"] == 1
+
+
+def test_a_model_object_is_trained_in_place_and_saved(tmp_path):
+    network, tokenizer = tiny_models.network(dtype=torch.float32), tiny_models.tokenizer()
+    before = network.get_output_embeddings().weight.detach().clone()
+    data = [{"prompt": prompt} for prompt in ("abc", "bcd", "cde", "def")]
+    result = text_run(tmp_path / "a", model=(network, tokenizer), data=data, reward="length:9")
+    assert not torch.equal(before, network.get_output_embeddings().weight)
+    again = transformers.AutoModelForCausalLM.from_pretrained(result.model)
+    ids = torch.tensor([tokenizer("abcde")["input_ids"]])
+    assert torch.equal(again(ids).logits, network(ids).logits)
+    with pytest.raises(UserError, match="this run was given its model as a Python object; give it again"):
+        melior.train(resume=tmp_path / "a", quiet=True)
+
+
+# ---- methods from outside
+
+PART = """
+from dataclasses import dataclass
+
+import melior
+from melior.parts import Term
+
+
+@dataclass(frozen=True)
+class Squared(Term):
+    \"\"\"A penalty on the log-probability itself.\"\"\"
+
+    weight: float = 0.01
+
+    def __call__(self, now, batch):
+        return self.weight * now.logp**2
+
+
+MINE = melior.get("rloo").but("squared", objective=melior.get("rloo").objective + Squared())
+PLAIN = melior.get("grpo").but("plain")
+"""
+
+
+def test_a_file_of_ones_own_is_a_method_like_any_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PART)
+    run(tmp_path / "a", "./mine.py:MINE", overrides=["objective.squared.weight=0.5"])
+    assert "weight: 0.5" in (tmp_path / "a" / "config.yaml").read_text()
+    run(tmp_path / "b", "rloo")
+    assert rows(tmp_path / "a") != rows(tmp_path / "b")
+    run(tmp_path / "c", "./mine.py:PLAIN")
+    run(tmp_path / "d", melior.get("grpo").but("mine"))
+    run(tmp_path / "e", "grpo")
+    assert rows(tmp_path / "c") == rows(tmp_path / "d") == rows(tmp_path / "e")
+    with pytest.raises(UserError, match="did you mean 'MINE'"):
+        run(tmp_path / "f", "./mine.py:MIEN")
+
+
+def test_a_file_with_a_fault_of_its_own_says_where(tmp_path):
+    (tmp_path / "broken.py").write_text("import melior\n\nMINE = melior.get('grpo').but('x', advantag=1)\n")
+    with pytest.raises(UserError, match=r"broken\.py"):
+        run(tmp_path / "a", f"{tmp_path}/broken.py:MINE")
+
+
+# ---- what is left
+
+
+def test_rollouts_hold_what_was_learnt_from(tmp_path):
+    result = text_run(tmp_path / "a", "grpo", data=sums(), reward=["numeric", "length:30"], reward_weights=(1.0, 0.1))
+    assert [path.name for path in sorted((tmp_path / "a" / "rollouts").iterdir())] == [
+        f"step-{step:06d}.parquet" for step in (1, 2, 3)
+    ]
+    rollouts = read_rollouts(tmp_path / "a", 2)
+    metrics = rows(tmp_path / "a")[1]
+    assert len(rollouts) == metrics["rows"] == 8 and sum(row["length"] for row in rollouts) == metrics["tokens"]
+    for row in rollouts:
+        assert row["reward"] == pytest.approx(row["reward/numeric"] + 0.1 * row["reward/length"])
+        assert row["prompt_text"] == row["row_prompt"] and row["pair"] in range(8) and row["answer"]
+        assert len(row["advantage"]) == len(row["behaviour_logp"]) == len(row["token_ids"]) == row["length"]
+    assert {row["group"] for row in rollouts} == {0, 1}
+    assert metrics["reward"] == pytest.approx(sum(row["reward"] for row in rollouts) / 8)
+    assert result.summary["tokens"] == sum(row["tokens"] for row in rows(tmp_path / "a"))
+
+
+def test_only_as_many_rollouts_are_kept_as_asked_for(tmp_path):
+    run(tmp_path / "a", keep_rollouts=2)
+    assert sorted(path.name for path in (tmp_path / "a" / "rollouts").iterdir()) == [
+        "step-000003.parquet", "step-000004.parquet",
+    ]  # fmt: skip
+    run(tmp_path / "b", keep_rollouts=-1)
+    assert not (tmp_path / "b" / "rollouts").exists()
+
+
+def test_evaluations_report_every_k(tmp_path):
+    result = run(tmp_path / "a", steps=2, eval_every=1, eval_k=(1, 8))
+    names = {"pass@1", "pass@8", "mean@8"}
+    assert names <= set(result.summary["before"]) and all(len(result.summary["after"][name]) == 3 for name in names)
+    assert {f"eval/{name}" for name in names | {"score", "prompts"}} <= set(rows(tmp_path / "a")[0])
+
+
+def test_what_failed_leaves_no_lock_and_no_open_handler(tmp_path):
+    class Fails(melior.Callback):
+        def on_step(self, run, metrics):
+            raise KeyError("mine")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyError):
+        run(tmp_path / "a", callbacks=[Fails()])
+    assert signal.getsignal(signal.SIGINT) is before and not (tmp_path / "a" / "lock").exists()
+    melior.train(resume=tmp_path / "a", quiet=True)
+    assert len(rows(tmp_path / "a")) == 4

@@ -130,8 +130,8 @@ def evaluate(model: Any, **settings: Any) -> Mapping[str, Any]:
     """
     settings["steps"] = 0  # what training refuses, evaluation may do: truncate the sampler
     if isinstance(model, str | Path) and (Path(model) / CONFIG).exists():
-        if settings.get("data"):
-            settings.setdefault("eval_fraction", 0.0)
+        if settings.get("data"):  # all of it is measured on, and not what the run held out
+            settings = {"eval_fraction": 0.0, "eval_data": "", **settings}
         return load(model, **settings).evaluate()
     return _trainee_for_evaluation(model, settings).evaluate()
 

@@ -18,6 +18,8 @@ from melior.settings import RunSettings
 
 _Settings = TypeVar("_Settings", bound=RunSettings)
 LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
+TABLE_RATE = 0.05  # logits of a table start at zero and have to move by several units
+OF_DATA = ("data", "eval_data", "prompt_column", "prompt_template", "answer_column", "reward", "reward_weights")
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,13 @@ def resolve_request(
         if given.get("task"):
             raise UserError("give a task or data, not both")
         given = {**given, "task": ""}
+    elif given.get("task") and base:  # a task brings its own rows and rewards
+        base |= {key: getattr(kind(), key) for key in (*OF_DATA, "outcome") if key in names}
     values = {**base, **_recommended({**base, **given}, names)} if not base else dict(base)
     if paper_settings:
         values |= {key: value for key, value in _entry_settings(method).items() if key in names}
-    if given.get("lora") and "lr" not in given and not base:
-        values["lr"] = LORA_RATE * values.get("lr", kind.lr)
-        notes.append(f"LoRA trains at {values['lr']:g}, {LORA_RATE:g} times the rate for all weights; --lr changes it")
+    if "lr" not in given and not base:
+        notes += _own_rate(given, values, kind.lr)
     values |= given
     pins = dict(record.pins) if isinstance(record, Method) else {}
     for key, value in pins.items():
@@ -120,6 +123,18 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
         elif value != own:
             notes.append(f"this run was begun with {key} {own} and goes on with {value}")
     return Request(saved.record, replace(settings, steps=given.get("steps", settings.steps)), tuple(notes))
+
+
+def _own_rate(given: Mapping[str, Any], values: dict[str, Any], plain: float) -> list[str]:
+    """Sets the learning rate of models that need another than all weights of a language model do; says so."""
+    model = str(given.get("model", ""))
+    if model == "table" and "lr" not in values:
+        values["lr"] = TABLE_RATE
+        return [f"a table trains at {TABLE_RATE:g}; --lr changes it"]
+    if given.get("lora") or (model and (Path(model) / "adapter_config.json").is_file()):
+        values["lr"] = LORA_RATE * values.get("lr", plain)
+        return [f"LoRA trains at {values['lr']:g}, {LORA_RATE:g} times the rate for all weights; --lr changes it"]
+    return []
 
 
 def _stands_for_object(value: Any) -> bool:

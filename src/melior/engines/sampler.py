@@ -65,7 +65,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise UserError(
-                f"temperature is {self.temperature}, but must be above 0; for the likeliest tokens use greedy"
+                f"temperature is {self.temperature}, but must be above 0; top_k=1 takes the likeliest tokens"
             )
         if not 0 < self.top_p <= 1 or self.top_k < 0:
             raise UserError(f"top_p={self.top_p}, top_k={self.top_k}: top_p lies in (0, 1], top_k is 0 (off) or more")

@@ -52,20 +52,21 @@ def held_out_figures(batch: Trajectories, ks: Sequence[int], pass_at: float) -> 
     """pass@k and mean@k with 95 % intervals over prompts, mean reward components, lengths; "score" is pass at the
     smallest k.
 
-    Each figure that has an interval is [value, low, high].
+    Each figure that has an interval is [value, low, high]. Completions to which the outcome does not apply (NaN) count
+    neither for nor against; prompts that have no other are left out.
     """
     assert batch.outcome is not None
-    index, count = group_index(batch.group)
-    order = index.argsort(stable=True)
-    outcome = batch.outcome[order]
-    passed = (outcome >= pass_at).long()
-    tried, right = torch.bincount(index, minlength=count), torch.zeros(count, dtype=torch.long)
-    right = right.index_add(0, index[order], passed)
+    applies = ~batch.outcome.isnan()
+    outcome, (index, count) = batch.outcome[applies].double(), group_index(batch.group[applies])
+    tried, right = (torch.zeros(count, dtype=torch.long) for _ in range(2))
+    tried = tried.index_add(0, index, torch.ones_like(index))
+    right = right.index_add(0, index, (outcome >= pass_at).long())
     figures: dict[str, Any] = {}
     for k in ks:
         figures[f"pass@{k}"] = list(pass_at_k(tried.tolist(), right.tolist(), k))
-    values = torch.zeros(count, dtype=torch.float64).index_add(0, index[order], outcome.double().nan_to_num(0.0))
-    if int(tried.max()) > 1 or not bool(((outcome == 0) | (outcome == pass_at)).all()):  # else it repeats pass@1
+    if count and (int(tried.max()) > 1 or not bool(((outcome == 0) | (outcome == pass_at)).all())):
+        # Otherwise it repeats pass@1.
+        values = torch.zeros(count, dtype=torch.float64).index_add(0, index, outcome)
         figures[f"mean@{int(tried.max())}"] = list(mean_interval((values / tried).tolist()))
     for name, component in batch.components.items():
         figures |= _mean(f"reward/{name}", component)

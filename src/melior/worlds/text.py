@@ -22,6 +22,7 @@ from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories
 
 Row = Mapping[str, Any]
+ROUND = 2**20  # group ids of one round of sampling: more than a curriculum selects at a time
 
 
 @runtime_checkable
@@ -118,7 +119,7 @@ class TextWorld:
             run=run,
             greedy=greedy,
         )
-        group = torch.tensor([run.round * self.settings.prompts + slot for slot in slots])
+        group = torch.tensor([run.round * ROUND + slot for slot in slots])
         computed = {need.quantity for need in run.method.needs()}
         return self._trajectories(prompts, n, group, sampled, actor, RESERVED | computed)  # type: ignore[arg-type]
 

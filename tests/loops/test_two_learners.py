@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+import tiny_models
 from melior.advantages import Reward
 from melior.advantages.groups import group_moments
 from melior.engines.sampler import sample
+from melior.loops.given import Given
 from melior.loops.iteration import iterate
+from melior.loops.language import build
 from melior.loops.trainee import RunTrainee
 from melior.memories import RunningMean
 from melior.method import Method
@@ -22,6 +25,7 @@ from melior.methods.group_relative import GRPO
 from melior.parts import Blend, Rollout
 from melior.policies.table import Table
 from melior.prompts import Prompt, Prompts
+from melior.request import resolve_request
 from melior.run import Run, World
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories
@@ -194,6 +198,17 @@ def test_a_restored_run_goes_on_with_the_same_numbers():
     second.load_state(saved)
     assert [second.advance() for _ in range(2)] == expected
     assert set(saved["learners"]) == {"policy", "hinter"}
+
+
+def test_a_model_object_is_not_shared_by_two_learners():
+    model = tiny_models.network(dtype=torch.float32)
+    method = GRPO.record.but("two", others={"hinter": GRPO.record})
+    given = {"data": "<rows>", "reward": ("length:9",), "prompts": 1, "max_tokens": 2}
+    settings = resolve_request(method, given).settings
+    run = build(method, settings, Given(model=(model, tiny_models.tokenizer()), data=[{"prompt": "a"}]))
+    mine, theirs = run.learner("policy").policy.network, run.learner("hinter").policy.network
+    assert mine is model and theirs is not model
+    assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
 
 
 def test_the_two_agree_on_a_code():

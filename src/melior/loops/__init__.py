@@ -20,5 +20,5 @@ def loop_of(record: Any) -> ModuleType:
     world = getattr(record, "world", None)
     if world not in LOOPS:
         name = getattr(record, "name", type(record).__name__)
-        raise UserError(f"'{name}' is a {type(record).__name__}, which is not trained; see `melior show {name}`")
+        raise UserError(f"'{name}' is a record which is not trained but called, as melior.get('value-iteration')(mdp)")
     return importlib.import_module(LOOPS[world])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,14 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     source = open_source(settings, task, given.data, given.eval_data)
     rewards, weights, outcome = _rewards(settings, task, given.reward)
     rewards.check(_columns(source), source.sample)
+    # A model object is trained in place, so every further learner has one of its own, taken before anything changes it.
+    models = {name: copy.deepcopy(given.model) for name in method.others}
     policy, render = _policy(settings, task, source, given.model)
     for slot, row in enumerate(source.sample):
         render(slot, slot, row)
     learners = {"policy": _learner(method, settings, policy)}
     for name, other in method.others.items():
-        learners[name] = _learner(other, settings, _policy(settings, task, source, given.model)[0])
+        learners[name] = _learner(other, settings, _policy(settings, task, source, models[name])[0])
     world = TextWorld(
         settings,
         source.train,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,7 +74,8 @@ def _reference_line(run: Run, batch: Trajectories) -> str:
     answer = source.row.get("answer")
     if not isinstance(answer, str):
         return ""
-    one = batch.rows([0]).with_(components={}, outcome=None, objects=_first(batch, text=(answer,)))
+    whole = replace(source, prefill="")  # a reference is a whole answer, not the rest of a prefilled one
+    one = batch.rows([0]).with_(components={}, outcome=None, objects=_first(batch, text=(answer,), source=(whole,)))
     judged = run.world.judge(run, one.column(length=torch.zeros_like(batch.length[:1])))
     rewards = ", ".join(f"{name} {float(value[0]):g}" for name, value in judged.components.items())
     return f"rewards on the reference answer {_shown(answer)}: {rewards}"

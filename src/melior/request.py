@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -179,9 +179,3 @@ def _entry_settings(method: Any) -> Mapping[str, Any]:
     if not isinstance(found, Entry):
         raise UserError("paper settings belong to methods of the catalogue, and this record is not one of them")
     return found.settings
-
-
-def changed_settings(settings: RunSettings) -> dict[str, Any]:
-    """The settings that differ from their defaults."""
-    plain = type(settings)()
-    return {key: value for key, value in asdict(settings).items() if value != getattr(plain, key)}

@@ -352,3 +352,15 @@ def test_a_preview_moves_nothing(tmp_path):
 
     text_run(tmp_path / "b", data=sums(), reward="numeric", callbacks=[Look()])
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
+
+
+def test_several_rewards_of_which_none_decides_are_said(tmp_path, capsys):
+    def short(completions, **columns):
+        return [1.0 for _ in completions]
+
+    lock_run(tmp_path / "a", reward=[first_letter, short], steps=0, quiet=False)
+    assert "passes when the weighted sum of first_letter, short reaches 1; --set settings.outcome=first_letter" in (
+        capsys.readouterr().err
+    )
+    lock_run(tmp_path / "b", reward=[first_letter, short], outcome="short", steps=0, quiet=False)
+    assert "a completion passes" not in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from melior.data import Renderer
+from melior.data import columns_of as shared_columns
 from melior.errors import UserError
 from melior.learner import Learner
 from melior.loops.given import Given
@@ -46,7 +47,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     task = get_task(settings.task) if settings.task and uses_task else None
     source = open_source(settings, task, given.data, given.eval_data)
     rewards, weights, outcome = _rewards(settings, task, given.reward)
-    rewards.check(_columns(source), source.sample)
+    rewards.check(shared_columns(source.sample), source.sample)
     # A model object is trained in place, so every further learner has one of its own, taken before anything changes it.
     models = {name: copy.deepcopy(given.model) for name in method.others}
     policy, render = _policy(settings, task, source, given.model)
@@ -68,7 +69,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     )
     check_likelihood(method, policy)
     run = Run(method, settings, world, learners)
-    run.notes = source.notes + _warnings(method, settings)
+    run.notes = source.notes + _warnings(method, settings) + _pass_note(weights, outcome, settings.pass_at)
     run.prepare()
     return run
 
@@ -171,6 +172,15 @@ def _warnings(method: Method, settings: LanguageSettings) -> tuple[str, ...]:
     return ()
 
 
+def _pass_note(weights: Mapping[str, float], outcome: str, pass_at: float) -> tuple[str, ...]:
+    if outcome or len(weights) < 2:
+        return ()
+    return (
+        f"a completion passes when the weighted sum of {', '.join(weights)} reaches {pass_at:g}; "
+        f"--set settings.outcome={next(iter(weights))} would let one of them decide",
+    )
+
+
 def _learner(method: Method, settings: LanguageSettings, policy: TextPolicy) -> Learner:
     policy.prepare(method.needs())
     optimizer = make_optimizer(dict(policy.named_parameters()), settings)
@@ -200,10 +210,6 @@ def _rewards(
         raise UserError("no reward: give reward functions (path.py:name, module:name, or built-in such as numeric)")
     runner = RewardRunner(functions, settings.reward_workers, settings.reward_timeout)
     return runner, {function.name: function.weight for function in runner.functions}, outcome
-
-
-def _columns(source: Source) -> set[str]:
-    return set.intersection(*(set(row) for row in source.sample)) if source.sample else set()
 
 
 def _policy(

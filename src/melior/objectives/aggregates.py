@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float, Int
 
 from melior.advantages.groups import group_index, group_size
 from melior.parts import Aggregate
@@ -20,7 +21,7 @@ def trained(batch: Trajectories, where: str) -> torch.Tensor:
     return batch.mask & batch.require(where).bool() if where else batch.mask
 
 
-def row_sums(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def row_sums(loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"]) -> Float[torch.Tensor, "B"]:
     """[B]: the sum over each row's trained actions; a [B] loss counts once where anything is trained."""
     if loss.dim() == 1:
         return torch.where(mask.any(-1), loss, torch.zeros_like(loss))
@@ -32,6 +33,54 @@ def count(mask: torch.Tensor) -> torch.Tensor:
     return mask.sum().clamp(min=1)
 
 
+# ---- plain functions of an unreduced loss and the mask of trained actions
+
+
+def token_mean(loss: Float[torch.Tensor, "B T"], mask: Bool[torch.Tensor, "B T"]) -> Float[torch.Tensor, ""]:
+    """Sum over all trained tokens / their number."""
+    return row_sums(loss, mask).sum() / count(mask)
+
+
+def sequence_mean(loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"]) -> Float[torch.Tensor, ""]:
+    """Mean over rows of each row's mean over its tokens; a [B] loss is a row's own."""
+    rows = row_sums(loss, mask)
+    if loss.dim() > 1:
+        rows = rows / mask.sum(-1).clamp(min=1)
+    return rows.sum() / count(mask.any(-1))
+
+
+def sequence_sum(loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"]) -> Float[torch.Tensor, ""]:
+    """Mean over rows of each row's sum over its tokens."""
+    return row_sums(loss, mask).sum() / count(mask.any(-1))
+
+
+def constant_length(
+    loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"], length: float, rows: int = 0
+) -> Float[torch.Tensor, ""]:
+    """Sum over tokens / (rows * length); `rows` 0 counts the rows that have trained tokens."""
+    return row_sums(loss, mask).sum() / ((rows or count(mask.any(-1))) * length)
+
+
+def prompt_mean(
+    loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"], group: Int[torch.Tensor, "B"]
+) -> Float[torch.Tensor, ""]:
+    """Sum over everything / number of groups that have trained tokens."""
+    _, prompts = group_index(group[mask.any(-1)])
+    return row_sums(loss, mask).sum() / max(prompts, 1)
+
+
+def probe(
+    loss: Float[torch.Tensor, "B *T"], mask: Bool[torch.Tensor, "B _"], group: Int[torch.Tensor, "B"]
+) -> Float[torch.Tensor, ""]:
+    """Sum over tokens, mean over the rows of a group that have trained tokens, sum over groups."""
+    rows = row_sums(loss, mask)
+    used = torch.where(mask.any(-1), torch.ones_like(rows), torch.full_like(rows, torch.nan)).detach()
+    return (rows / group_size(used, group).clamp(min=1)).sum()
+
+
+# ---- the parts
+
+
 @dataclass(frozen=True)
 class TokenMean(Aggregate):
     """Sum over all trained tokens of the batch / their number (DAPO)."""
@@ -41,8 +90,7 @@ class TokenMean(Aggregate):
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
         if loss.dim() == 1:
             raise ValueError("TokenMean cannot reduce a loss of whole rows; use SequenceMean or PromptMean")
-        mask = trained(batch, self.where)
-        return row_sums(loss, mask).sum() / count(mask)
+        return token_mean(loss, trained(batch, self.where))
 
 
 @dataclass(frozen=True)
@@ -52,11 +100,7 @@ class SequenceMean(Aggregate):
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
-        mask = trained(batch, self.where)
-        rows = row_sums(loss, mask)
-        if loss.dim() > 1:
-            rows = rows / mask.sum(-1).clamp(min=1)
-        return rows.sum() / count(mask.any(-1))
+        return sequence_mean(loss, trained(batch, self.where))
 
 
 @dataclass(frozen=True)
@@ -66,8 +110,7 @@ class SequenceSum(Aggregate):
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
-        mask = trained(batch, self.where)
-        return row_sums(loss, mask).sum() / count(mask.any(-1))
+        return sequence_sum(loss, trained(batch, self.where))
 
 
 @dataclass(frozen=True)
@@ -85,9 +128,8 @@ class ConstantLength(Aggregate):
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
-        mask = trained(batch, self.where)
-        length = self.length or batch.require("limit").max()
-        return row_sums(loss, mask).sum() / ((self.rows or count(mask.any(-1))) * length)
+        length = self.length or float(batch.require("limit").max())
+        return constant_length(loss, trained(batch, self.where), length, self.rows)
 
 
 @dataclass(frozen=True)
@@ -97,9 +139,7 @@ class PromptMean(Aggregate):
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
-        mask = trained(batch, self.where)
-        _, prompts = group_index(batch.group[mask.any(-1)])
-        return row_sums(loss, mask).sum() / max(prompts, 1)
+        return prompt_mean(loss, trained(batch, self.where), batch.group)
 
 
 @dataclass(frozen=True)
@@ -109,7 +149,4 @@ class Probe(Aggregate):
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
-        mask = trained(batch, self.where)
-        rows = row_sums(loss, mask)
-        used = torch.where(mask.any(-1), torch.ones_like(rows), torch.full_like(rows, torch.nan)).detach()
-        return (rows / group_size(used, batch.group).clamp(min=1)).sum()
+        return probe(loss, trained(batch, self.where), batch.group)

@@ -34,6 +34,19 @@ def clipped_surrogate(
     return loss
 
 
+def capped_weight_loss(
+    logp: Float[torch.Tensor, "*S"],
+    log_weight: Float[torch.Tensor, "*S"],
+    advantage: Float[torch.Tensor, "*S"],
+    high: float,
+) -> Float[torch.Tensor, "*S"]:
+    """-sg(min(rho, 1 + high)) * A * log pi with rho = exp(log_weight); the gradient flows through `logp` alone.
+
+    Source: MiniMax 2025, arXiv 2506.13585, equation 4.
+    """
+    return -log_weight.detach().exp().clamp(max=1 + high) * advantage * logp
+
+
 @dataclass(frozen=True)
 class PolicyGradient(Term):
     """-A * log pi: the score-function estimator, no ratio (REINFORCE)."""
@@ -97,8 +110,7 @@ class CappedWeight(Term):
 
     def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:
         assert batch.advantage is not None
-        weight = log_ratio(now, batch).detach().exp().clamp(max=1 + self.high)
-        return -weight * batch.advantage * now.logp
+        return capped_weight_loss(now.logp, log_ratio(now, batch), batch.advantage, self.high)
 
     def metrics(self, now: Evaluation, batch: Trajectories) -> Mapping[str, torch.Tensor]:
         capped = (log_ratio(now, batch).exp() > 1 + self.high) & batch.mask

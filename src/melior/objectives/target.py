@@ -21,6 +21,25 @@ def group_log_softmax(values: Float[torch.Tensor, "B"], group: Int[torch.Tensor,
     return shifted - total.log()[index]
 
 
+def target_cross_entropy(
+    logp: Float[torch.Tensor, "B"],
+    old_logp: Float[torch.Tensor, "B"],
+    score: Float[torch.Tensor, "B"],
+    group: Int[torch.Tensor, "B"],
+    eta: float = 1.0,
+) -> Float[torch.Tensor, "B"]:
+    """-q_i log p_i for each row: q = softmax over siblings of (log p_old + score / eta), p that of `logp`.
+
+    `logp` and `old_logp` are whole rows' log-probabilities, summed and not averaged. The gradient with respect to
+    `logp` of a group's sum is p - q; none flows through the target.
+
+    Source: Kaddour 2026, arXiv 2604.06159, equations 2 to 4.
+    """
+    anchor = group_log_softmax(old_logp.detach(), group)
+    target = group_log_softmax(anchor + score.detach() / eta, group).exp()
+    return -target * group_log_softmax(logp, group)
+
+
 @dataclass(frozen=True)
 class TargetMatching(Term):
     """Cross-entropy to q = softmax over siblings of (log p_old + A / eta): tilt once, then fit (TPO).
@@ -43,8 +62,5 @@ class TargetMatching(Term):
             old = torch.where(batch.mask, batch.proximal_logp, torch.zeros_like(now.logp)).sum(-1)[trained]
         first = batch.mask.int().argmax(-1, keepdim=True)
         score = batch.advantage.gather(1, first).squeeze(1)[trained]
-        group = batch.group[trained]
-        anchor = group_log_softmax(old.to(logp.dtype), group)
-        target = group_log_softmax(anchor + score.to(logp.dtype) / self.eta, group).exp()
-        loss = -target * group_log_softmax(logp, group)
+        loss = target_cross_entropy(logp, old.to(logp.dtype), score.to(logp.dtype), batch.group[trained], self.eta)
         return logp.new_zeros(len(batch)).index_put((trained.nonzero().squeeze(-1),), loss)

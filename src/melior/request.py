@@ -14,7 +14,7 @@ from melior.loops import loop_of
 from melior.method import Entry, Method
 from melior.overrides import apply
 from melior.serialize import settings_from
-from melior.settings import RunSettings
+from melior.settings import ControlSettings, LanguageSettings, RunSettings
 
 _Settings = TypeVar("_Settings", bound=RunSettings)
 LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
@@ -66,7 +66,7 @@ def resolve_request(
     name = getattr(record, "name", "?")
     for key in given:
         if key not in names:
-            raise UserError(f"method '{name}' reads no setting '{key}'{near(key, names)}")
+            raise UserError(f"method '{name}' reads no setting '{key}'{_belongs(key) or near(key, names)}")
     if given.get("data"):
         if given.get("task"):
             raise UserError("give a task or data, not both")
@@ -125,6 +125,17 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
     return Request(saved.record, replace(settings, steps=given.get("steps", settings.steps)), tuple(notes))
 
 
+def _belongs(key: str) -> str:
+    """A hint for a setting of another world than the method's."""
+    for kind, where in (
+        (LanguageSettings, "act on text, such as grpo"),
+        (ControlSettings, "act in environments, such as ppo"),
+    ):
+        if key in {f.name for f in fields(kind)}:
+            return f"; it is for methods that {where}"
+    return ""
+
+
 def _own_rate(given: Mapping[str, Any], values: dict[str, Any], plain: float) -> list[str]:
     """Sets the learning rate of models that need another than all weights of a language model do; says so."""
     model = str(given.get("model", ""))
@@ -146,7 +157,6 @@ def _recommended(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """What the chosen task recommends; nothing when the user brings data."""
     if "task" not in names or given.get("data"):
         return {}
-    from melior.settings import LanguageSettings
     from melior.tasks import get_task
 
     task = given.get("task", LanguageSettings.task)

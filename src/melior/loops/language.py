@@ -144,6 +144,8 @@ def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
         idle = [name for name in of_models if getattr(settings, name) != getattr(plain, name)]
         if idle or settings.dtype == "bfloat16":
             raise UserError(f"the tabular policy has no {', '.join(idle) or 'bfloat16'}")
+    if "" in settings.stop:
+        raise UserError("a stop string is empty; it would end every completion at once")
     if settings.lora_alpha and not settings.lora:
         raise UserError("lora_alpha would have no effect without lora")
     if settings.warmup > settings.steps > 0:

@@ -20,6 +20,8 @@ from melior.policies.policy import GivesLogits, Policy
 from melior.prompts import Prompts
 from melior.trajectories import Trajectories
 
+BETWEEN = 2**31  # round of what is drawn between two steps, by callbacks say: it disturbs no step's random numbers
+
 
 @runtime_checkable
 class World(Protocol):
@@ -71,11 +73,12 @@ class Run:
         method: the resolved record.
         settings: the run's settings.
         step: batches learnt from so far.
-        round: refill round within the step.
+        round: refill round within the step; `BETWEEN` while no step is made.
         state: name -> state of each memory; those of further learners are named "learner/memory".
         version: how often the weights were pushed to the sampler.
         notes: what was decided on the user's behalf, and what looks odd.
         batches: learner -> the last credited batch, for those who watch the run (never read by a part).
+        dropped: learner -> the rows of that step which the curriculum did not keep, likewise.
     """
 
     def __init__(self, method: Method, settings: Any, world: World, learners: Mapping[str, Learner]) -> None:
@@ -87,6 +90,7 @@ class Run:
         self._scorers: dict[str, Policy] = {}
         self.state: dict[str, Any] = {}
         self.batches: dict[str, Trajectories] = {}
+        self.dropped: dict[str, Trajectories] = {}
         self.notes: tuple[str, ...] = ()
 
     # ---- acting

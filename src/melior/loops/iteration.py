@@ -8,7 +8,7 @@ import torch
 
 from melior.optimizers import rate
 from melior.parts import Objective
-from melior.run import Run
+from melior.run import BETWEEN, Run
 from melior.trajectories import Trajectories, concatenate
 
 
@@ -26,6 +26,7 @@ def iterate(run: Run) -> dict[str, float]:
         figures = dict(run.world.figures(run, sampled[name]))
         figures |= {"rows": float(len(batch)), "refills": float(run.round)}
         run.batches[name] = batch
+        run.dropped[name] = sampled[name].rows(~torch.isin(sampled[name].group, batch.group))
         if bool(batch.mask.any()):
             batch = run.credit(batch, name)
             method = run.method.of(name)
@@ -39,7 +40,7 @@ def iterate(run: Run) -> dict[str, float]:
         figures["skipped"] = float(not figures.get("update_norm"))
         prefix = "" if name == "policy" else f"{name}/"
         metrics |= {prefix + key: value for key, value in figures.items()}
-    run.step += 1
+    run.step, run.round = run.step + 1, BETWEEN
     return metrics
 
 

@@ -97,7 +97,8 @@ class LanguageTrainee(RunTrainee):
             if self.intact:
                 self.run.world.load_state(position)
             raise
-        metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in self.run.batches.values()))
+        sampled = (*self.run.batches.values(), *self.run.dropped.values())
+        metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in sampled))
         return metrics
 
     def preview(self, short: bool = False) -> str:
@@ -105,13 +106,15 @@ class LanguageTrainee(RunTrainee):
         return language_preview(self.run, short)
 
     def record(self, folder: RunFolder) -> None:
-        """The step's rollouts, as Parquet."""
+        """The step's rollouts, as Parquet; those that the curriculum did not keep in files of their own."""
         if self._rollouts is None:
             self._rollouts = RolloutWriter(folder.path, self.run.settings.keep_rollouts)
-        for name, batch in self.run.batches.items():
+        dropped = {f"{name}-dropped": batch for name, batch in self.run.dropped.items()}
+        for name, batch in {**self.run.batches, **dropped}.items():
             if len(batch):
                 self._rollouts.write(self.run.step, batch, name)
         self.run.batches.clear()
+        self.run.dropped.clear()
 
     def forget(self, folder: RunFolder) -> None:
         """Rollouts of later steps are removed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from melior.loops.iteration import iterate
-from melior.run import Run
+from melior.run import BETWEEN, Run
 from melior.storage.folder import RunFolder
 
 
@@ -21,6 +21,7 @@ class RunTrainee:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.run.round = BETWEEN
         self.intact = False
 
     @property
@@ -78,6 +79,7 @@ class RunTrainee:
     def record(self, folder: RunFolder) -> None:
         """Keeps no rollouts."""
         self.run.batches.clear()
+        self.run.dropped.clear()
 
     def forget(self, folder: RunFolder) -> None:
         """There is nothing to remove."""

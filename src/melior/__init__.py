@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from melior.api import Callback, evaluate, load, train
+    from melior.api import Callback, check, evaluate, load, train
     from melior.catalogue import entries, entry, get
     from melior.method import Entry, Method
     from melior.trajectories import Trajectories
@@ -19,6 +19,7 @@ __all__ = [
     "Method",
     "Trajectories",
     "__version__",
+    "check",
     "entries",
     "entry",
     "evaluate",
@@ -33,6 +34,7 @@ _HOMES = {
     "Entry": ("melior.method", "Entry"),
     "Method": ("melior.method", "Method"),
     "Trajectories": ("melior.trajectories", "Trajectories"),
+    "check": ("melior.api", "check"),
     "entries": ("melior.catalogue", "entries"),
     "entry": ("melior.catalogue", "entry"),
     "evaluate": ("melior.api", "evaluate"),

@@ -19,6 +19,7 @@ from melior.loops.given import Given
 from melior.method import Method
 from melior.methods.control import PPO, TUNED
 from melior.objectives import Clip
+from melior.request import adopt
 from melior.settings import ControlSettings
 from melior.storage.tree import load_tree, save_tree
 

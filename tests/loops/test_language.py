@@ -364,3 +364,18 @@ def test_several_rewards_of_which_none_decides_are_said(tmp_path, capsys):
     )
     lock_run(tmp_path / "b", reward=[first_letter, short], outcome="short", steps=0, quiet=False)
     assert "a completion passes" not in capsys.readouterr().err
+
+
+def test_what_a_callback_samples_between_steps_changes_no_step(tmp_path):
+    class Curious(melior.Callback):
+        def on_eval(self, run, figures):
+            run.run.sample(run.run.next_prompts(2, "test"), 2)
+
+        def on_step(self, run, metrics):
+            self.on_eval(run, metrics)
+
+    lock_run(tmp_path / "a", callbacks=[Curious()])
+    lock_run(tmp_path / "b")
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    first, second = ([r["text"] for r in read_rollouts(tmp_path / name, 4)] for name in "ab")
+    assert first == second

@@ -17,7 +17,7 @@ def effective_sample_size(log_weight: Float[torch.Tensor, "N"]) -> Float[torch.T
     if log_weight.numel() == 0:
         return torch.ones(())
     w = (log_weight - log_weight.max()).exp()
-    return w.sum().square() / (w.square().sum() * w.numel())
+    return (w.sum().square() / (w.square().sum() * w.numel())).clamp(max=1)  # rounding may lift it above
 
 
 def k3(difference: Float[torch.Tensor, "N"]) -> Float[torch.Tensor, ""]:

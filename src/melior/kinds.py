@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from melior.errors import UserError, near
 
-# Where parts and the other dataclasses that records are made of live; those that are not there yet are passed over.
+# Where parts and the other dataclasses that records are made of live.
 PACKAGES = (
     "melior.parts",
     "melior.method",
@@ -32,9 +31,6 @@ PACKAGES = (
     "melior.memories",
     "melior.actor_critic",
     "melior.exact",
-    "melior.estimate",
-    "melior.adapt",
-    "melior.inspect",
     "melior.methods",
 )
 
@@ -43,8 +39,7 @@ PACKAGES = (
 def own_kinds() -> Mapping[str, tuple[type, ...]]:
     """Class name -> the frozen dataclasses of this name in the package's part modules (one, unless names clash)."""
     for package in PACKAGES:
-        if importlib.util.find_spec(package) is not None:
-            importlib.import_module(package)
+        importlib.import_module(package)
     found: dict[str, tuple[type, ...]] = {}
     for module in _modules():
         for name, kind in vars(module).items():

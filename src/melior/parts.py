@@ -351,7 +351,7 @@ class Memory(Part, Generic[S]):
     """Whatever outlives a step: a critic, a probe, a tracker, a replay buffer, a controller.
 
     The state is a tree of mappings, sequences, tensors and plain numbers or strings (or a `Learner`); the run keeps it
-    under the memory's name and checkpoints save it.
+    under the memory's name and checkpoints save it. After a resume its tensors lie on the CPU and its tuples are lists.
     """
 
     def init(self, run: Run) -> S:

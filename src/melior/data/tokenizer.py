@@ -11,7 +11,7 @@ from melior.errors import UserError
 def prepare_tokenizer(tokenizer: Any, stop: Sequence[str] = ()) -> Any:
     """The same tokenizer, with a padding token: its own, else end-of-sequence, else token 0.
 
-    Padding is never recognised by its id anywhere in Melior (masks come from lengths), so sharing one with the end is
+    Padding is never recognized by its id anywhere in Melior (masks come from lengths), so sharing one with the end is
     safe. UserError when there is no end-of-sequence token and no stop string: a completion could never end.
     """
     if tokenizer.eos_token_id is None and not stop:

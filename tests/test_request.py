@@ -7,8 +7,8 @@ import re
 import pytest
 
 import melior
-from melior.config import config_text
 from melior.errors import UserError
+from melior.records.config import config_text
 from melior.request import resolve_request
 from melior.settings import LanguageSettings
 from melior.tasks import get_task

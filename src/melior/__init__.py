@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from melior.api import Callback, check, evaluate, load, train
-    from melior.catalogue import entries, entry, get
     from melior.method import Entry, Method
+    from melior.records.catalogue import entries, entry, get
     from melior.trajectories import Trajectories
 
     __version__: str
@@ -35,10 +35,10 @@ _HOMES = {
     "Method": ("melior.method", "Method"),
     "Trajectories": ("melior.trajectories", "Trajectories"),
     "check": ("melior.api", "check"),
-    "entries": ("melior.catalogue", "entries"),
-    "entry": ("melior.catalogue", "entry"),
+    "entries": ("melior.records.catalogue", "entries"),
+    "entry": ("melior.records.catalogue", "entry"),
     "evaluate": ("melior.api", "evaluate"),
-    "get": ("melior.catalogue", "get"),
+    "get": ("melior.records.catalogue", "get"),
     "load": ("melior.api", "load"),
     "train": ("melior.api", "train"),
 }

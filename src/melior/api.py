@@ -8,16 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from melior.catalogue import resolve
-from melior.config import config_text, read_config
 from melior.errors import UserError
 from melior.loops import loop_of
 from melior.loops.given import Given
 from melior.loops.progress import Progress
 from melior.loops.summary import summary_text
 from melior.loops.training import Callback, Trainee, Training
+from melior.records.catalogue import resolve
+from melior.records.config import config_text, read_config
+from melior.records.serialize import fingerprint
 from melior.request import Request, resolve_request, resumed_request
-from melior.serialize import fingerprint
 from melior.storage.checkpoints import latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import chosen_trackers, trackers

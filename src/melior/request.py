@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from melior.catalogue import find, resolve
-from melior.config import read_config
 from melior.errors import UserError, near
 from melior.loops import loop_of
 from melior.method import Entry, Method
-from melior.overrides import apply
-from melior.serialize import settings_from
+from melior.records.catalogue import find, resolve
+from melior.records.config import read_config
+from melior.records.overrides import apply
+from melior.records.serialize import settings_from
 from melior.settings import ControlSettings, LanguageSettings, RunSettings
 
 _Settings = TypeVar("_Settings", bound=RunSettings)

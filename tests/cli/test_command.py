@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from melior.catalogue import entries, get
 from melior.cli import run
-from melior.config import config_text
-from melior.serialize import from_yaml
+from melior.records.catalogue import entries, get
+from melior.records.config import config_text
+from melior.records.serialize import from_yaml
 from melior.settings import LanguageSettings
 
 QUICK = (["--help"], ["methods"], ["show", "tempo"], ["diff", "grpo", "dapo"], ["methods", "--json"])
@@ -145,7 +145,7 @@ def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: py
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("melior.describe.table", interrupted)
+    monkeypatch.setattr("melior.records.describe.table", interrupted)
     assert run(["methods"]) == 130
     assert lines(capsys)[1] == "melior: interrupted\n"
 
@@ -156,13 +156,13 @@ def test_a_failure_during_a_run_is_3(capsys: pytest.CaptureFixture[str], monkeyp
     def failing(*_: object) -> None:
         raise RunError("the reward raised")
 
-    monkeypatch.setattr("melior.describe.table", failing)
+    monkeypatch.setattr("melior.records.describe.table", failing)
     assert run(["methods"]) == 3
     assert lines(capsys)[1] == "melior: the reward raised\n"
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("melior.describe.table", lambda *_: 1 / 0)
+    monkeypatch.setattr("melior.records.describe.table", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["methods"])
 
@@ -170,9 +170,9 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
 def test_a_note_is_printed_without_its_place(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from melior.notes import note
+    from melior.records.notes import note
 
-    monkeypatch.setattr("melior.describe.table", lambda *_: note("mind this") or "fine")
+    monkeypatch.setattr("melior.records.describe.table", lambda *_: note("mind this") or "fine")
     assert run(["methods"]) == 0
     assert lines(capsys) == ("fine\n", "melior: mind this\n")
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from melior.catalogue import entry
 from melior.errors import UserError
 from melior.exact import FiniteMDP, ValueIteration, chain, problem
 from melior.frames import Solution
+from melior.records.catalogue import entry
 
 
 def random_problem(seed: int, states: int = 4, actions: int = 3, gamma: float = 0.8) -> FiniteMDP:

@@ -13,7 +13,6 @@ import torch
 
 from melior.actor_critic.acting import Explore
 from melior.actor_critic.networks import Actor, Critics
-from melior.catalogue import entry, get
 from melior.errors import UserError
 from melior.frames import ActorCritic, ActorCriticSettings
 from melior.loops import loop_of
@@ -21,8 +20,9 @@ from melior.loops.actor_critic import trainee
 from melior.loops.given import Given
 from melior.methods.offpolicy import TD3, TUNED
 from melior.policies.networks import MLP
+from melior.records.catalogue import entry, get
+from melior.records.serialize import fingerprint, from_yaml, to_yaml
 from melior.request import adopt
-from melior.serialize import fingerprint, from_yaml, to_yaml
 from melior.storage.tree import load_tree, save_tree
 from worlds.clocks import Clock
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from melior.advantages import GAE
-from melior.catalogue import get
 from melior.errors import UserError
 from melior.loops import loop_of
 from melior.loops.control import build, trainee
@@ -19,6 +18,7 @@ from melior.loops.given import Given
 from melior.method import Method
 from melior.methods.control import PPO, TUNED
 from melior.objectives import Clip
+from melior.records.catalogue import get
 from melior.request import adopt
 from melior.settings import ControlSettings
 from melior.storage.tree import load_tree, save_tree

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from melior.intervals import mean_interval, pass_at_k, wilson
 from melior.loops.summary import (
     count_text,
     figures_text,
     interval_text,
-    mean_interval,
     number_text,
-    pass_at_k,
     summary_text,
     time_text,
-    wilson,
 )
 
 

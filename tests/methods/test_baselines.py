@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from melior.advantages import Reward
-from melior.catalogue import get
 from melior.objectives import SequenceSum
 from melior.parts import Evaluation
 from melior.prompts import Prompts
+from melior.records.catalogue import get
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from melior.catalogue import entries
 from melior.method import Method
 from melior.parts import Scorer
+from melior.records.catalogue import entries
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories

@@ -7,10 +7,10 @@ from dataclasses import fields
 import pytest
 import torch
 
-from melior.catalogue import entry, get
 from melior.method import Method
 from melior.objectives import Clip, TokenMean
 from melior.parts import Evaluation
+from melior.records.catalogue import entry, get
 from toys import table_batch
 
 GRPO, TRL, VERL = get("grpo"), get("trl:grpo"), get("verl:grpo")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from melior.advantages import GroupDecoupled, GroupRelative
 from melior.advantages.decoupled import group_decoupled
-from melior.catalogue import get
 from melior.objectives import Probe
 from melior.policies.table import Table
+from melior.records.catalogue import get
 from melior.rewards import Sum
 from melior.trajectories import Trajectories
 from toys import draw, learner_of, rewarded

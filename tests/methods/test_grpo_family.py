@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from melior.catalogue import get
 from melior.method import Method
 from melior.objectives import Clip, TokenMean
 from melior.parts import Evaluation
+from melior.records.catalogue import get
 from melior.trajectories import Trajectories
 from toys import direct_gradient, language_batch, learner_of, random_table
 

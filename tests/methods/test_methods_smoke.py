@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from melior.catalogue import entries
 from melior.loops.language import LanguageTrainee, build
 from melior.method import Method
 from melior.parts import Scorer
+from melior.records.catalogue import entries
 from melior.settings import LanguageSettings
 from melior.storage.tree import load_tree, save_tree
 

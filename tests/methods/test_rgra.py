@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from melior.advantages import GroupRelative, PositiveOnly
-from melior.catalogue import get
 from melior.objectives import Clip, PolicyGradient, ReferenceKL, SequenceMean, Surrogate, TokenMean
 from melior.parts import Evaluation
 from melior.policies.table import Table
+from melior.records.catalogue import get
 from melior.trajectories import Trajectories
 from toys import direct_gradient, draw, language_batch, learner_of, random_table, table_batch
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from melior.advantages import GroupRelative, PrefixTree
 from melior.advantages.tree import prefix_values
-from melior.catalogue import get
+from melior.records.catalogue import get
 from melior.trajectories import Trajectories
 
 TEMPO = get("tempo")

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from melior.catalogue import get
 from melior.objectives import TargetMatching
 from melior.objectives.target import group_log_softmax
 from melior.parts import Evaluation
 from melior.policies.table import Table
+from melior.records.catalogue import get
 from melior.trajectories import Trajectories
 from melior.updates import Gradient
 from toys import direct_gradient, learner_of, random_table, run_of, table_batch

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melior.advantages import GroupRelative
-from melior.catalogue import get
 from melior.objectives import Probe, SequenceMean
 from melior.policies.table import Table
+from melior.records.catalogue import get
 from toys import direct_gradient, draw, learner_of, table_batch
 
 TWO = get("two-grpo")

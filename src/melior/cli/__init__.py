@@ -65,7 +65,7 @@ def _say(text: str) -> None:
 
 
 def _show_warning(message: Any, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
-    from melior.notes import Note
+    from melior.records.notes import Note
 
     if issubclass(category, Note):
         _say(str(message))

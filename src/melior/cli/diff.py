@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from melior.differences import Side
+    from melior.records.differences import Side
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
 ) -> None:
     """Show where two methods or two runs differ."""
-    from melior.differences import diff
+    from melior.records.differences import diff
 
     print(diff(_side(a), _side(b)))
 
@@ -28,12 +28,12 @@ def compare(
 def _side(spec: str) -> Side:
     from pathlib import Path
 
-    from melior.catalogue import entries, resolve
-    from melior.differences import Side
+    from melior.records.catalogue import entries, resolve
+    from melior.records.differences import Side
 
     path = Path(spec)
     if spec not in entries() and (path.is_dir() or path.suffix in (".yaml", ".yml")):
-        from melior.config import read_config
+        from melior.records.config import read_config
 
         config = read_config(path)
         return Side(spec, config.record, config.settings)

@@ -24,8 +24,8 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="As the page docs/methods.md.")] = False,
 ) -> None:
     """List the methods of the catalogue."""
-    from melior.catalogue import entries
-    from melior.describe import matches, page, row, table
+    from melior.records.catalogue import entries
+    from melior.records.describe import matches, page, row, table
 
     known = entries().values()
     tracks = {each.track for each in known}
@@ -46,27 +46,27 @@ def show(
     paths: Annotated[bool, typer.Option("--paths", help="What --set can change, with its values.")] = False,
 ) -> None:
     """Explain a method: problem, move, formula, parts and values."""
-    from melior.catalogue import find
     from melior.method import Entry
+    from melior.records.catalogue import find
 
     found = find(method)
     record = found.record if isinstance(found, Entry) else found
     if as_yaml:
-        from melior.serialize import to_yaml
+        from melior.records.serialize import to_yaml
 
         print(to_yaml(record), end="")
     elif paths:
         _print_paths(record)
     else:
-        from melior.describe import describe, describe_record
+        from melior.records.describe import describe, describe_record
 
         width = min(_width(), 110)
         print(describe(found, width) if isinstance(found, Entry) else describe_record(record, width))
 
 
 def _print_paths(record: Any) -> None:
-    from melior.brief import brief
-    from melior.overrides import paths
+    from melior.records.brief import brief
+    from melior.records.overrides import paths
 
     for path, value in paths(record).items():
         print(f"{path} = {brief(value)}")

@@ -97,7 +97,7 @@ def whole_numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def _pair(item: str) -> tuple[str, Any]:
-    from melior.yaml_text import load_yaml
+    from melior.records.yaml_text import load_yaml
 
     key, equals, value = item.partition("=")
     if not equals:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from melior.errors import UserError, near
-from melior.rewards.loading import load_object
+from melior.importing import load_object
 from melior.rewards.verifiers import BUILT_IN
 
 Style = Literal["trl", "verl", "verifier"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from melior.intervals import mean_interval
 from melior.worlds.making import Make
 from melior.worlds.stepping import Environments
 
@@ -25,8 +26,6 @@ def play(
         seed, stream: the episodes are the same where both are equal and the actions are.
         name: what to call the environment in errors.
     """
-    from melior.loops.summary import mean_interval
-
     envs = Environments(make(count), seed, name, device, f"evaluation-{stream}")
     left = np.array([count // len(envs) + (i < count % len(envs)) for i in range(len(envs))])
     returns: list[float] = []

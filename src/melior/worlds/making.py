@@ -54,7 +54,7 @@ def _single(gym: Any, env: Any, args: Mapping[str, Any]) -> Callable[[], Any]:
     if isinstance(env, gym.Env):
         return lambda: copy.deepcopy(env)
     if isinstance(env, str) and ".py:" in env:
-        from melior.rewards.loading import load_object
+        from melior.importing import load_object
 
         env = load_object(env)
     if callable(env):

@@ -12,7 +12,6 @@ import torch
 from melior.engines.noise import uniforms
 from melior.engines.sampler import Sampled, sample
 from melior.errors import RunError, UserError, near
-from melior.loops.figures import batch_figures, held_out_figures
 from melior.parts import Blend
 from melior.policies.policy import Policy, TextPolicy
 from melior.prompts import Prompt, Prompts
@@ -20,6 +19,7 @@ from melior.rewards.runner import RewardRunner
 from melior.run import Run
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories
+from melior.worlds.figures import batch_figures, held_out_figures
 
 Row = Mapping[str, Any]
 ROUND = 2**20  # group ids of one round of sampling: more than a curriculum selects at a time

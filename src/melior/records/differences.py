@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from melior.brief import brief, is_nothing, told, told_weighted
 from melior.parts import Chain, Mix, Objective, Transform
-from melior.serialize import stages
+from melior.records.brief import brief, is_nothing, told, told_weighted
+from melior.records.serialize import stages
+from melior.records.slots import named
 from melior.settings import RunSettings
-from melior.slots import named
 
 _ABSENT = "-"
 

@@ -28,12 +28,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
-from melior.coerce import coerce, field_types, members, words
 from melior.errors import MeliorError, UserError, near
-from melior.kinds import find_kind, tag_of
-from melior.limits import check_limits
 from melior.method import Method
 from melior.parts import Chain, Mix, Objective, Part, Term, Transform, Weighted
+from melior.records.coerce import coerce, field_types, members, words
+from melior.records.kinds import find_kind, tag_of
+from melior.records.limits import check_limits
 from melior.settings import RunSettings
 
 # The fields of a method in the order of the line; `name` comes first by its own key.
@@ -143,14 +143,14 @@ def from_tree(node: Any, kind: Any = Any, where: str = "") -> Any:
 
 def to_yaml(record: Any) -> str:
     """A record as YAML."""
-    from melior.yaml_text import dump_yaml  # here, since most commands show records without YAML
+    from melior.records.yaml_text import dump_yaml  # here, since most commands show records without YAML
 
     return dump_yaml(tree(record))
 
 
 def from_yaml(text: str) -> Any:
     """The record that a YAML text describes."""
-    from melior.yaml_text import load_yaml
+    from melior.records.yaml_text import load_yaml
 
     return from_tree(load_yaml(text))
 
@@ -191,7 +191,7 @@ def settings_from(given: Mapping[str, Any], kind: type[_Settings]) -> _Settings:
 def _record(node: Any, expected: tuple[type, ...], where: str) -> Any:
     """A dataclass instance from its tagged mapping, its name, or one of the short forms."""
     if isinstance(node, str) and expected == (Method,):
-        from melior.catalogue import resolve
+        from melior.records.catalogue import resolve
 
         return _fitted(resolve(node), expected, where)
     if isinstance(node, str):

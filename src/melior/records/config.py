@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from melior.errors import UserError, near
-from melior.kinds import own_kinds
-from melior.serialize import fingerprint, from_tree, settings_from, settings_tree, tree
+from melior.records.kinds import own_kinds
+from melior.records.serialize import fingerprint, from_tree, settings_from, settings_tree, tree
+from melior.records.yaml_text import dump_yaml, read_yaml
 from melior.settings import RunSettings
-from melior.yaml_text import dump_yaml, read_yaml
 
 FILE = "config.yaml"
 _KEYS = ("fingerprint", "record", "settings")
@@ -85,7 +85,7 @@ def settings_kinds() -> dict[str, type[RunSettings]]:
 
 def _record(node: Any) -> Any:
     if isinstance(node, str):
-        from melior.catalogue import resolve
+        from melior.records.catalogue import resolve
 
         return resolve(node)
     return from_tree(node)

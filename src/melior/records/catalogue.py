@@ -14,7 +14,7 @@ from typing import Any
 
 from melior.errors import UserError, near
 from melior.method import Entry
-from melior.notes import note
+from melior.records.notes import note
 
 GROUP = "melior.methods"
 # `paper:grpo` reads "GRPO as its paper has it", which is how the catalogue files every method under its plain name.
@@ -82,7 +82,7 @@ def find(spec: Any) -> Any:
     if path.suffix == ".py" or path.suffix in (".yaml", ".yml") or path.is_dir():
         return _from_path(path)
     if ":" in text:
-        from melior.rewards.loading import load_object
+        from melior.importing import load_object
 
         return _checked(load_object(text), text)
     if "/" in text:
@@ -93,7 +93,7 @@ def find(spec: Any) -> Any:
 def _from_path(path: Path) -> Any:
     if path.suffix == ".py":
         raise UserError(f"which record of {path}? Write {path}:NAME")
-    from melior.config import read_config
+    from melior.records.config import read_config
 
     return read_config(path).record
 

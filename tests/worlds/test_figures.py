@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from melior.loops.figures import batch_figures, held_out_figures
+from melior.worlds.figures import batch_figures, held_out_figures
 from toys import table_batch
 
 NAN = math.nan

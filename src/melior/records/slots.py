@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args
 
-from melior.coerce import field_types, members
 from melior.method import Method
 from melior.parts import Chain, Mix, Objective, Part, Term, Transform, Weighted
-from melior.serialize import stages
+from melior.records.coerce import field_types, members
+from melior.records.serialize import stages
 
 Step = str | int
 

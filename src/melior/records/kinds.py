@@ -107,7 +107,7 @@ def tag_of(kind: type, portable: bool = False) -> str:
 
 def _from_outside(spec: str, at: str) -> Any:
     """What stands at `path.py:Kind` or `module:Kind`; a file that is loaded already is not run again."""
-    from melior.rewards.loading import load_object
+    from melior.importing import load_object
 
     path, _, name = spec.rpartition(":")
     module = sys.modules.get(path)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from melior.advantages import GroupRelative, LeaveOneOut, Whiten
-from melior.catalogue import entries, get
 from melior.errors import UserError
-from melior.notes import Note
 from melior.objectives import CappedWeight, Clip, ReferenceKL, SegmentRatio, TokenMean
-from melior.overrides import apply, paths
 from melior.parts import Memory, Scorer, Term
-from melior.serialize import tree
+from melior.records.catalogue import entries, get
+from melior.records.notes import Note
+from melior.records.overrides import apply, paths
+from melior.records.serialize import tree
+from melior.records.slots import snake
 from melior.settings import LanguageSettings
-from melior.slots import snake
 
 SETTINGS = LanguageSettings()
 

@@ -1,6 +1,6 @@
 """Methods in words: what `melior show`, `melior methods` and `docs/methods.md` say.
 
-`python -m melior.describe` prints the page `docs/methods.md`.
+`python -m melior.records.describe` prints the page `docs/methods.md`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from melior.brief import brief, is_nothing, told
 from melior.method import Entry, Method
 from melior.parts import Chain, Mix, Need, Objective, Part
-from melior.serialize import fingerprint, stages
+from melior.records.brief import brief, is_nothing, told
+from melior.records.serialize import fingerprint, stages
 
 _WORDS = (
     ("Problem", "problem"),
@@ -97,7 +97,12 @@ def matches(entry: Entry, words: str) -> bool:
 def page(entries: Iterable[Entry]) -> str:
     """The whole catalogue in Markdown."""
     rows = sorted(entries, key=lambda each: (each.track, each.paper.year, each.name))
-    lines = ["# Methods", "", "Generated from the catalogue by `python -m melior.describe > docs/methods.md`.", ""]
+    lines = [
+        "# Methods",
+        "",
+        "Generated from the catalogue by `python -m melior.records.describe > docs/methods.md`.",
+        "",
+    ]
     lines += ["| method | year | what it does |", "|---|---|---|"]
     lines += [f"| [{each.name}](#{_anchor(each.name)}) | {each.paper.year} | {_cell(each.move)} |" for each in rows]
     for track in dict.fromkeys(each.track for each in rows):
@@ -212,6 +217,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    from melior.catalogue import entries
+    from melior.records.catalogue import entries
 
     print(page(entries().values()), end="")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from melior.advantages.groups import group_extremes, group_index
-from melior.loops.summary import mean_interval, pass_at_k
+from melior.intervals import mean_interval, pass_at_k
 from melior.trajectories import Trajectories
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import melior
-from melior import catalogue
-from melior.catalogue import entries, entry, find, get, resolve
-from melior.config import config_text
 from melior.errors import UserError
 from melior.method import Entry, Method
-from melior.notes import Note
 from melior.objectives import Clip
+from melior.records import catalogue
+from melior.records.catalogue import entries, entry, find, get, resolve
+from melior.records.config import config_text
+from melior.records.notes import Note
 from melior.settings import LanguageSettings
 
 

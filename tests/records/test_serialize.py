@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melior.advantages import GroupRelative, LeaveOneOut, Whiten
-from melior.catalogue import entries, get, resolve
-from melior.config import config_text, read_config
 from melior.errors import UserError
 from melior.method import Method
 from melior.objectives import Clip, EntropyBonus, ReferenceKL, SegmentRatio, SequenceMean, TokenMean
 from melior.objectives.heads import ReverseKL
 from melior.parts import Chain, Head, Mix, Objective, Part, Scorer, Transform, Weighted
-from melior.serialize import fingerprint, from_tree, from_yaml, settings_from, settings_tree, to_yaml, tree
+from melior.records.catalogue import entries, get, resolve
+from melior.records.config import config_text, read_config
+from melior.records.serialize import fingerprint, from_tree, from_yaml, settings_from, settings_tree, to_yaml, tree
+from melior.records.yaml_text import dump_yaml, load_yaml
 from melior.settings import ControlSettings, LanguageSettings, RunSettings
-from melior.yaml_text import dump_yaml, load_yaml
 
 MINE = """
 from dataclasses import dataclass
@@ -173,7 +173,7 @@ def test_names_do_not_change_a_fingerprint_and_values_do() -> None:
 
 
 def test_a_fingerprint_is_the_same_in_another_process() -> None:
-    code = "import melior; from melior.serialize import fingerprint; print(fingerprint(melior.get('dapo')))"
+    code = "import melior; from melior.records.serialize import fingerprint; print(fingerprint(melior.get('dapo')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == fingerprint(get("dapo"))
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from melior.advantages import GroupRelative, LeaveOneOut, Whiten
-from melior.brief import brief, told
-from melior.catalogue import entries, entry, get
-from melior.describe import describe, describe_record, matches, page, row, table
-from melior.differences import Difference, Side, diff, differences
 from melior.objectives import Clip, ReferenceKL
 from melior.parts import Part
-from melior.serialize import fingerprint
+from melior.records.brief import brief, told
+from melior.records.catalogue import entries, entry, get
+from melior.records.describe import describe, describe_record, matches, page, row, table
+from melior.records.differences import Difference, Side, diff, differences
+from melior.records.serialize import fingerprint
 from melior.settings import LanguageSettings
 
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
 
 @dataclass(frozen=True)
@@ -174,4 +174,4 @@ class TestDiff:
 
 
 def test_the_page_of_methods_is_current() -> None:
-    assert PAGE.read_text() == page(entries().values()), "run: python -m melior.describe > docs/methods.md"
+    assert PAGE.read_text() == page(entries().values()), "run: python -m melior.records.describe > docs/methods.md"

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
-from melior.coerce import members
 from melior.errors import MeliorError, UserError
-from melior.limits import check_limits
 from melior.method import Method
-from melior.notes import note
 from melior.parts import Term, Weighted
-from melior.serialize import from_tree
+from melior.records.coerce import members
+from melior.records.limits import check_limits
+from melior.records.notes import note
+from melior.records.serialize import from_tree
+from melior.records.slots import Slot, put, slots
+from melior.records.yaml_text import load_yaml
 from melior.settings import RunSettings
-from melior.slots import Slot, put, slots
-from melior.yaml_text import load_yaml
 
 _Settings = TypeVar("_Settings", bound="RunSettings | None")
 _HEAD = "settings"

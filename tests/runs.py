@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,13 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def in_a_process(work: Callable[[], None]) -> int:
     """Run this in a process of its own, which may die of it; its exit code, -9 for a SIGKILL."""
-    process = multiprocessing.get_context("fork").Process(target=work)
+
+    def child() -> None:
+        # A forked process has lost torch's thread pool, which transformers' loading threads would ask for.
+        os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join()
     assert process.exitcode is not None

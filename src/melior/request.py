@@ -79,7 +79,7 @@ def resolve_request(
     if "lr" not in given and not base:
         notes += _own_rate(given, values, kind.lr)
     values |= given
-    pins = dict(record.pins) if isinstance(record, Method) else {}
+    pins = _pins(record) if isinstance(record, Method) else {}
     for key, value in pins.items():
         if key in given and given[key] != value:
             notes.append(f"'{name}' pins {key} = {value}; use --set settings.{key}={given[key]} to overrule it")
@@ -151,6 +151,16 @@ def _own_rate(given: Mapping[str, Any], values: dict[str, Any], plain: float) ->
 def _stands_for_object(value: Any) -> bool:
     """Whether a setting is the name of an object in the configuration, in place of the object."""
     return any(isinstance(v, str) and v.startswith("<") for v in (value if isinstance(value, tuple) else (value,)))
+
+
+def _pins(record: Method) -> dict[str, Any]:
+    """What the record and those of its further learners pin; settings are shared, so they must agree."""
+    pins = dict(record.pins)
+    for name, other in record.others.items():
+        for key, value in other.pins.items():
+            if pins.setdefault(key, value) != value:
+                raise UserError(f"'{record.name}' needs {key} = {pins[key]}, but its learner '{name}' {key} = {value}")
+    return pins
 
 
 def _recommended(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

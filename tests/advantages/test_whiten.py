@@ -51,7 +51,6 @@ def test_too_few_entries_are_centered_only():
     one = whiten(torch.tensor([3.0, 8.0]), torch.tensor([True, False]))
     assert one.tolist() == [0.0, 0.0]
     assert whiten(torch.tensor([3.0]), torch.tensor([False])).tolist() == [0.0]
-    assert whiten(torch.tensor([3.0]), torch.tensor([True]), center=False).tolist() == [3.0]
 
 
 def test_a_floor_leaves_small_deviations_undivided():
@@ -80,3 +79,9 @@ def test_after_a_group_baseline():
     )
     out = (GroupRelative(None) | Whiten(eps=0.0, ddof=0))(batch).advantage[:, 0]
     torch.testing.assert_close(out, torch.tensor([0.5, 2, -0.5, -2], dtype=torch.float64) / 2.125**0.5)
+
+
+def test_a_lone_entry_is_its_own_mean_unless_it_is_to_be_kept():  # PPO: a minibatch of one is not normalized
+    batch = batch_of([[3.0]], [[1]])
+    assert Whiten()(batch).advantage.tolist() == [[0.0]]
+    assert Whiten(single="keep")(batch).advantage.tolist() == [[3.0]]

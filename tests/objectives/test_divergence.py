@@ -7,12 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heads import TemperedLogp
 from melior.advantages import TerminalReward
 from melior.methods.group_relative import GRPO
 from melior.methods.policy_gradient import PPO_LM
 from melior.objectives import Clip, Divergence, EntropyBonus, ReferenceKL, TokenMean
 from melior.objectives.divergence import kl_estimate
-from melior.objectives.heads import TemperedLogp, entropy, reverse_kl
+from melior.objectives.heads import entropy, reverse_kl
 from melior.parts import Evaluation
 from melior.policies.table import Table
 from melior.trajectories import Trajectories

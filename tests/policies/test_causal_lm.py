@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from heads import TemperedLogp
 from melior.errors import RunError, UserError
-from melior.objectives.heads import Entropy, ReverseKL, TemperedLogp, entropy, reverse_kl
+from melior.objectives.heads import Entropy, ReverseKL, entropy, reverse_kl
 from melior.parts import Need
 from melior.policies.causal_lm import CausalLM
 from tiny_models import KINDS, VOCABULARY, batch_of, direct_logp, network, policy, tokenizer

@@ -71,6 +71,19 @@ class GAE(Transform):
         return torch.zeros_like(advantage).scatter(1, order, advantage)
 
 
+def terminal_reward(
+    reward: Float[torch.Tensor, "B"], mask: Bool[torch.Tensor, "B T"], penalty: Float[torch.Tensor, "B T"] | None = None
+) -> Float[torch.Tensor, "B T"]:
+    """A row's reward on its last trained action and 0 before, minus a penalty on every trained action.
+
+    A row without a reward (NaN) or without trained actions has only zeros and penalties.
+    """
+    position = torch.arange(mask.shape[1], device=mask.device)
+    last = ((position * mask).amax(-1, keepdim=True) == position) & mask
+    step = torch.where(last, reward.nan_to_num(0.0)[:, None], torch.zeros_like(reward)[:, None])
+    return step if penalty is None else step - torch.where(mask, penalty, torch.zeros_like(penalty)).to(step.dtype)
+
+
 @dataclass(frozen=True)
 class TerminalReward(Transform):
     """Turns a row's reward into token rewards: all of it on the last trained token, minus beta * k1 on every token.
@@ -88,11 +101,8 @@ class TerminalReward(Transform):
 
     def __call__(self, batch: Trajectories) -> Trajectories:
         assert batch.reward is not None
-        position = torch.arange(batch.mask.shape[1], device=batch.mask.device)
-        last = (position * batch.mask).amax(-1, keepdim=True) == position
-        step = torch.where(last & batch.mask, batch.reward.nan_to_num(0.0)[:, None], torch.zeros(()))
+        penalty = None
         if self.beta:
             assert batch.proximal_logp is not None
-            k1 = batch.proximal_logp - batch.scores[self.scorer]["logp"]
-            step = step - self.beta * torch.where(batch.mask, k1, torch.zeros_like(k1))
-        return batch.with_(step_reward=step.to(batch.reward.dtype))
+            penalty = self.beta * (batch.proximal_logp - batch.scores[self.scorer]["logp"])
+        return batch.with_(step_reward=terminal_reward(batch.reward, batch.mask, penalty))

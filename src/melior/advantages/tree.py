@@ -72,6 +72,21 @@ def _carry(mean: torch.Tensor) -> torch.Tensor:
     return mean.gather(1, last)
 
 
+def tree_advantage(
+    value: Float[torch.Tensor, "B T1"],
+    reward: Float[torch.Tensor, "B"],
+    group: Int[torch.Tensor, "B"],
+    eps: float = 1e-6,
+    ddof: int = 1,
+) -> Float[torch.Tensor, "B T"]:
+    """A[b, t] = (r - mean + V[b, t+1] - V[b, t]) / (std + eps), mean and std over the row's group.
+
+    Source: Tran, Yao & Yu 2025, arXiv 2509.18314.
+    """
+    center, scale = group_moments(reward, group, ddof)
+    return ((reward - center)[:, None] + value[:, 1:] - value[:, :-1]) / (scale[:, None] + eps)
+
+
 @dataclass(frozen=True)
 class PrefixTree(Transform):
     """A = (r - mean + V[t+1] - V[t]) / (std + eps): where siblings part, the parting token earns the change in value.
@@ -91,9 +106,6 @@ class PrefixTree(Transform):
     def __call__(self, batch: Trajectories) -> Trajectories:
         assert batch.reward is not None and batch.tokens is not None
         value = prefix_values(batch.tokens, batch.present, batch.reward, batch.group)
-        center, scale = group_moments(batch.reward, batch.group, self.ddof)
-        difference = value[:, 1:] - value[:, :-1]
-        advantage = ((batch.reward - center)[:, None] + difference) / (scale[:, None] + self.eps)
+        advantage = tree_advantage(value, batch.reward, batch.group, self.eps, self.ddof)
         scored = ~batch.reward.isnan()[:, None]
-        zero = torch.zeros_like(advantage)
-        return batch.with_(advantage=torch.where(batch.mask & scored, advantage, zero))
+        return batch.with_(advantage=torch.where(batch.mask & scored, advantage, torch.zeros_like(advantage)))

@@ -18,7 +18,6 @@ def whiten(
     eps: float = 1e-8,
     ddof: int = 1,
     floor: float = 0.0,
-    center: bool = True,
 ) -> Float[torch.Tensor, "*S"]:
     """(x - mean) / (std + eps) over the masked entries; zero elsewhere.
 
@@ -31,7 +30,7 @@ def whiten(
     mean = inside[0] if bool((inside == inside[0]).all()) else inside.mean()
     count = inside.numel() - ddof
     std = (inside - mean).square().sum().div(count).sqrt() if count > 0 else torch.zeros_like(mean)
-    moved = values.double() - mean if center else values.double()
+    moved = values.double() - mean
     scaled = moved / (std + eps) if count > 0 and float(std) > floor else moved
     return torch.where(mask, scaled, torch.zeros_like(scaled)).to(values.dtype)
 
@@ -47,6 +46,7 @@ class Whiten(Transform):
         eps: added to the deviation.
         ddof: 1 for the sample, 0 for the population deviation.
         floor: a deviation of at most this is not divided by.
+        single: what a lone entry gets: "zero", since it is its own mean, or "keep" for its value as it is (PPO).
     """
 
     clamp: float | None = None
@@ -54,9 +54,12 @@ class Whiten(Transform):
     eps: float = 1e-8
     ddof: int = 1
     floor: float = 0.0
+    single: Literal["zero", "keep"] = "zero"
 
     def __call__(self, batch: Trajectories) -> Trajectories:
         assert batch.advantage is not None
+        if self.single == "keep" and int(batch.mask.sum()) == 1:
+            return batch
         if self.over == "rows":
             trained = batch.mask.any(-1)
             first = batch.mask.int().argmax(-1, keepdim=True)

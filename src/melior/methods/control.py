@@ -18,7 +18,7 @@ TUNED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {
             "advantage": GAE(0.98, 0.8),
             "objective": Clip() + 1.0 * ValueLoss(),
-            "update": Gradient(epochs=20, unit="step", each=Whiten()),
+            "update": Gradient(epochs=20, unit="step", each=Whiten(single="keep")),
             "envs": 8,
             "horizon": 32,
             "steps": 390,
@@ -37,7 +37,7 @@ PPO = Entry(
         advantage=GAE(0.99, 0.95),
         objective=Clip() + 0.5 * ValueLoss() + 0.01 * EntropyBonus(),
         aggregate=TokenMean(),
-        update=Gradient(epochs=4, minibatches=4, unit="step", each=Whiten()),
+        update=Gradient(epochs=4, minibatches=4, unit="step", each=Whiten(single="keep")),
     ),
     paper=Paper("Proximal Policy Optimization Algorithms", "Schulman, Wolski et al.", 2017, "1707.06347"),
     track="control-onpolicy",

@@ -63,20 +63,3 @@ class ReverseKL:
         hidden: torch.Tensor,
     ) -> Float[torch.Tensor, "N"]:
         return reverse_kl(logits, others[self.scorer], self.k)
-
-
-@dataclass(frozen=True)
-class TemperedLogp:
-    """Log-probability of the sampled token at another temperature, relative to the policy's own."""
-
-    temperature: float
-    scorers: tuple[str, ...] = ()
-
-    def __call__(
-        self,
-        logits: Float[torch.Tensor, "N V"],
-        tokens: Int[torch.Tensor, "N"],
-        others: Mapping[str, torch.Tensor],
-        hidden: torch.Tensor,
-    ) -> Float[torch.Tensor, "N"]:
-        return (logits / self.temperature).log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)

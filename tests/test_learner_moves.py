@@ -155,6 +155,41 @@ def test_proposed_before_the_first_step_leaves_a_fresh_optimizer():
     assert learner.state()["optimizer"] == {}
 
 
+def test_equal_move_numbers_mean_equal_weights():
+    learner = learner_of(TinyNetwork(), kind="adamw")
+    start, numbers = learner.snapshot(), [learner.moves]
+    learner.gradient(1.0 * Clip(), language_batch())
+    learner.proposed()
+    assert learner.moves == numbers[0]
+    for change in (learner.step, lambda: learner.assign(learner.vector() + 1), lambda: learner.load_state(start)):
+        change()
+        numbers.append(learner.moves)
+    learner.restore(start)
+    assert learner.moves == numbers[0] and len(set(numbers)) == 4
+    moved(learner)
+    assert learner.moves not in numbers  # another path from the same snapshot leads elsewhere
+    learner.zero_grad()
+    moves = learner.moves
+    learner.step()  # nothing to learn, so nothing moves
+    assert learner.moves == moves
+
+
+def test_a_proposal_that_fails_leaves_everything_as_it_was(monkeypatch):
+    learner = moved(learner_of(TinyNetwork(), kind="adamw"))
+    learner.gradient(1.0 * Clip(), language_batch(1))
+    before, gradient, moves, step = learner.vector(), learner.grad_vector(), learner.moves, learner.optimizer.step
+
+    def fail() -> None:
+        step()
+        raise MemoryError
+
+    monkeypatch.setattr(learner.optimizer, "step", fail)
+    with pytest.raises(MemoryError):
+        learner.proposed()
+    assert torch.equal(learner.vector(), before) and torch.equal(learner.grad_vector(), gradient)
+    assert learner.moves == moves
+
+
 def test_step_clips_scales_and_reports():
     learner = learner_of(random_table(4, 6, 5), lr=0.5, clip=0.01)
     learner.gradient(1.0 * Clip(), language_batch())

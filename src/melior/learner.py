@@ -44,7 +44,8 @@ class Learner:
         self.averages = tuple(averages)
         self.rows_per_micro = rows_per_micro
         self.clip_grad = clip_grad
-        self.moves = 0  # optimizer steps made by this object
+        # The number of the last change of the weights; `restore` brings the snapshot's back. Equal: nothing has moved.
+        self.moves = self._made = 0
         self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
         self.readers: Callable[[str], GivesLogits] | None = None  # scorer -> its logits, for heads; the run sets it
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -152,6 +153,7 @@ class Learner:
         if not parameters:  # nothing was learnt, so nothing follows, the averages neither
             return {"grad_norm": 0.0, "update_norm": 0.0, "lr": self._base_rates[0] * self.rate * scale}
         before = [p.detach().clone() for p in parameters]
+        self._moves_on()
         self._optimize(parameters, norm, scale)
         self.zero_grad()
         self._average()
@@ -165,14 +167,15 @@ class Learner:
         kept = {name: None if p.grad is None else p.grad.clone() for name, p in self.policy.named_parameters()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         start = {name: p.detach().clone() for name, p in self.policy.named_parameters()}
-        self._optimize(*self._moving())
-        change = {name: p.detach() - start[name] for name, p in self.policy.named_parameters()}
-        self.restore(before)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        for name, p in self.policy.named_parameters():
-            p.grad = kept[name]
-        return change
+        try:
+            self._optimize(*self._moving())
+            return {name: p.detach() - start[name] for name, p in self.policy.named_parameters()}
+        finally:
+            self.restore(before)
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            for name, p in self.policy.named_parameters():
+                p.grad = kept[name]
 
     def parameters(self) -> list[torch.Tensor]:
         """The trainable parameters, always in the same order."""
@@ -184,6 +187,7 @@ class Learner:
 
     def assign(self, vector: torch.Tensor, where: Callable[[str], bool] = lambda name: True) -> None:
         """Write a flat vector (of all parameters) into those whose name passes `where`."""
+        self._moves_on()
         with torch.no_grad():
             for (name, p), part in zip(self.policy.named_parameters(), self._split(vector), strict=True):
                 if where(name):
@@ -201,6 +205,7 @@ class Learner:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put such a tree back, bit for bit."""
+        self._moves_on()
         self.policy.load_state(state["policy"])
         restore_optimizer(self.optimizer, dict(self.policy.named_parameters()), state["optimizer"])
         for (average, _), saved in zip(self.averages, state["averages"], strict=True):
@@ -208,13 +213,19 @@ class Learner:
 
     def snapshot(self) -> Tree:
         """A copy of the state, for `restore`."""
-        return _copied(self.state())
+        return {**_copied(self.state()), "moves": self.moves}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Back to a snapshot: weights, optimizer and averages are bit for bit what they were."""
         self.load_state(_copied(snapshot))
+        self.moves = snapshot["moves"]
 
     # ---- inside
+
+    def _moves_on(self) -> None:
+        """Numbers a change of the weights, before it is made: one that fails half-way counts."""
+        self._made += 1
+        self.moves = self._made
 
     def _moving(self) -> tuple[list[torch.Tensor], torch.Tensor]:
         """The parameters that have a gradient, and its norm."""
@@ -228,7 +239,6 @@ class Learner:
         for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = base * self.rate * scale
         self.optimizer.step()
-        self.moves += 1
 
     def _others(self, needs: Needs) -> dict[str, GivesLogits]:
         names = {scorer for need in needs if need.head is not None for scorer in need.head.scorers}

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import melior
+from melior.learner import Learner
 from melior.loops.iteration import gather, iterate
-from melior.parts import Memory
+from melior.parts import Memory, Objective, Update
 from melior.prompts import Prompt
 from melior.run import Run
 from melior.settings import LanguageSettings
@@ -85,6 +86,37 @@ def test_a_step_of_which_nothing_is_kept_is_counted_and_moves_nothing():
     figures = iterate(run)
     assert (run.step, figures["skipped"], figures["rows"], figures["judged"]) == (1, 1, 0, 16)
     assert torch.equal(before, run.learner().policy.logits) and run.version == 0
+
+
+@dataclass(frozen=True)
+class Mine(Update):
+    """Moves in its own way, takes it back or not, and reports figures of its own."""
+
+    how: str = "step"
+    accept: bool = True
+
+    def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> dict[str, float]:
+        before = learner.snapshot()
+        learner.gradient(objective, batch)
+        learner.proposed()
+        if self.how == "step":
+            learner.step()
+        elif self.how == "assign":
+            learner.assign(learner.vector() - 0.1 * learner.grad_vector())
+        if not self.accept:
+            learner.restore(before)
+        return {"mine": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("update", "skipped"), [(Mine(), 0), (Mine("assign"), 0), (Mine("nothing"), 1), (Mine("step", accept=False), 1)]
+)
+def test_a_step_counts_as_skipped_when_the_weights_are_what_they_were(update, skipped):
+    run = run_with(melior.get("rloo").but("mine", update=update), MIXED)
+    before = run.learner().vector()
+    figures = iterate(run)
+    assert (figures["mine"], figures["skipped"]) == (1, skipped)
+    assert torch.equal(before, run.learner().vector()) == bool(skipped)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def iterate(run: Run) -> dict[str, float]:
     sampled, kept = gather(run)
     for name, batch in kept.items():
         learner = run.learner(name)
+        moves = learner.moves
         learner.rate = rate(run.settings, run.step)
         figures = dict(run.world.figures(run, sampled[name]))
         figures |= {"rows": float(len(batch)), "refills": float(run.round)}
@@ -37,7 +38,7 @@ def iterate(run: Run) -> dict[str, float]:
             run.sync(name)
             run.batches[name] = batch
             figures |= stats
-        figures["skipped"] = float(not figures.get("update_norm"))
+        figures["skipped"] = float(learner.moves == moves)
         prefix = "" if name == "policy" else f"{name}/"
         metrics |= {prefix + key: value for key, value in figures.items()}
     run.step, run.round = run.step + 1, BETWEEN

@@ -76,6 +76,7 @@ class Run:
         round: refill round within the step; `BETWEEN` while no step is made.
         state: name -> state of each memory; those of further learners are named "learner/memory".
         version: how often the weights were pushed to the sampler.
+        touched: how often a memory or a scorer was changed in this process, counted before the change.
         notes: what was decided on the user's behalf, and what looks odd.
         batches: learner -> the last credited batch, for those who watch the run (never read by a part).
         dropped: learner -> the rows of that step which the curriculum did not keep, likewise.
@@ -83,7 +84,7 @@ class Run:
 
     def __init__(self, method: Method, settings: Any, world: World, learners: Mapping[str, Learner]) -> None:
         self.method, self.settings, self.world = method, settings, world
-        self.step, self.round, self.version = 0, 0, 0
+        self.step, self.round, self.version, self.touched = 0, 0, 0, 0
         self._learners = dict(learners)
         for name, learner in self._learners.items():
             learner.readers = partial(self.reader, learner=name)
@@ -187,6 +188,7 @@ class Run:
 
     def refresh(self, name: str, learner: str = "policy") -> None:
         """Set a scorer of weights="snapshot" to the policy as it is now."""
+        self.touched += 1
         self.scorer(name, learner).load_state(self.learner(learner).policy.state())
 
     def learner(self, name: str = "policy") -> Learner:

@@ -15,14 +15,16 @@ import tiny_models
 from melior.advantages import Reward
 from melior.advantages.groups import group_moments
 from melior.engines.sampler import sample
+from melior.errors import RunError
+from melior.learner import Learner
 from melior.loops.given import Given
 from melior.loops.iteration import iterate
-from melior.loops.language import build
+from melior.loops.language import LanguageTrainee, build
 from melior.loops.trainee import RunTrainee
 from melior.memories import RunningMean
 from melior.method import Method
 from melior.methods.group_relative import GRPO
-from melior.parts import Blend, Rollout
+from melior.parts import Blend, Objective, Rollout, Update
 from melior.policies.table import Table
 from melior.prompts import Prompt, Prompts
 from melior.request import resolve_request
@@ -198,6 +200,37 @@ def test_a_restored_run_goes_on_with_the_same_numbers():
     second.load_state(saved)
     assert [second.advance() for _ in range(2)] == expected
     assert set(saved["learners"]) == {"policy", "hinter"}
+
+
+@dataclass(frozen=True)
+class Scripted(Update):
+    """Steps, rests or fails."""
+
+    what: str = "step"
+
+    def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> dict[str, float]:
+        learner.gradient(objective, batch)
+        if self.what == "fail":
+            raise RunError("the second learner fails")
+        return learner.step() if self.what == "step" else {}
+
+
+@pytest.mark.parametrize(
+    ("first", "remembers", "intact"), [("step", False, False), ("rest", True, False), ("fail", True, True)]
+)
+def test_a_failure_after_the_first_learner_changed_anything_is_not_saved_over_it(first, remembers, intact):
+    mine = (REMEMBERING if remembers else GRPO.record).but("mine", update=Scripted(first))
+    trainee = LanguageTrainee(toy(mine=mine, theirs=GRPO.record.but("theirs", update=Scripted("fail"))))
+    before = copy.deepcopy(trainee.state())
+    with pytest.raises(RunError, match="second learner fails"):
+        trainee.advance()
+    assert trainee.intact == intact
+    same = all(torch.equal(weights(trainee.run, n), weights(toy(), n)) for n in ("policy", "hinter"))
+    same &= trainee.state()["memory"] == before["memory"]
+    assert same == intact
+    if intact:
+        assert trainee.run.world.position == before["world"]["position"]
+        assert not any(learner.grad_vector().any() for learner in trainee.run.learners.values())
 
 
 def test_a_model_object_is_not_shared_by_two_learners():

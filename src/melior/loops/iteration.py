@@ -34,6 +34,7 @@ def iterate(run: Run) -> dict[str, float]:
             assert isinstance(method.objective, Objective)  # a lone term became one when the record was made
             stats = method.update(learner, batch, method.objective, run)
             for key, memory in run.memories(name):
+                run.touched += 1
                 run.state[key] = memory.observe(run.state[key], batch, stats)
             run.sync(name)
             run.batches[name] = batch

@@ -89,11 +89,13 @@ class LanguageTrainee(RunTrainee):
 
     def advance(self) -> dict[str, float]:
         """One step of the line."""
-        position, moves = self.run.world.state(), self._moves()
+        position, before = self.run.world.state(), self._changes()
         try:
             metrics = super().advance()
         except Exception:
-            self.intact = self._moves() == moves
+            self.intact = self._changes() == before
+            for learner in self.run.learners.values():
+                learner.zero_grad()  # what a failed pass has added
             if self.intact:
                 self.run.world.load_state(position)
             raise
@@ -120,8 +122,10 @@ class LanguageTrainee(RunTrainee):
         """Rollouts of later steps are removed."""
         RolloutWriter(folder.path, self.run.settings.keep_rollouts).cut(self.run.step)
 
-    def _moves(self) -> int:
-        return sum(learner.moves for learner in self.run.learners.values())
+    def _changes(self) -> tuple[int, ...]:
+        """Numbers that differ once any weights, memory or scorer changed."""
+        moves = (learner.moves for learner in self.run.learners.values())
+        return (self.run.version, self.run.touched, *moves)
 
 
 def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:

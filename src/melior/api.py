@@ -14,7 +14,6 @@ from melior.loops.given import Given
 from melior.loops.progress import Progress
 from melior.loops.summary import summary_text
 from melior.loops.training import Callback, Trainee, Training
-from melior.records.catalogue import resolve
 from melior.records.config import config_text, read_config
 from melior.records.serialize import fingerprint
 from melior.request import Request, resolve_request, resumed_request
@@ -121,22 +120,26 @@ def check(method: Any = None, **request: Any) -> str:
     return "\n".join([*resolved.notes, trainee.preview()])
 
 
-def evaluate(model: Any, **settings: Any) -> Mapping[str, Any]:
+def evaluate(model: Any, *, overrides: Sequence[str] = (), **settings: Any) -> Mapping[str, Any]:
     """Held-out figures of a model or of a finished run, with 95 % intervals.
 
     Args:
         model: a run folder (its own task and settings are taken), or whatever `train` takes as a model.
-        **settings: task, data, reward, eval_k, eval_prompts, temperature, ... as for `train`.
+        overrides: exact changes such as "settings.pass_at=0.5".
+        **settings: task, data, reward, eval_k, eval_prompts, temperature, ... as for `train`. Rows that are given are
+            measured on, all of them: `eval_data`, or `data` without it.
     """
     settings["steps"] = 0  # what training refuses, evaluation may do: truncate the sampler
+    rows = settings.pop("eval_data", None)
+    rows = settings.pop("data", None) if rows is None else rows
+    if rows is not None:  # and not what a run held out
+        settings = {"eval_fraction": 0.0, **settings, "data": rows, "eval_data": ""}
     if isinstance(model, str | Path) and (Path(model) / CONFIG).exists():
-        if settings.get("data"):  # all of it is measured on, and not what the run held out
-            settings = {"eval_fraction": 0.0, "eval_data": "", **settings}
-        return load(model, **settings).evaluate()
-    return _trainee_for_evaluation(model, settings).evaluate()
+        return load(model, overrides=overrides, **settings).evaluate()
+    return _trainee_for_evaluation(model, settings, overrides).evaluate()
 
 
-def load(run: str | Path, **settings: Any) -> Trainee:
+def load(run: str | Path, *, overrides: Sequence[str] = (), **settings: Any) -> Trainee:
     """What a run trained, as of its newest checkpoint; further settings replace the run's own.
 
     Whatever the run was given as an object (data, reward, ...) is given again.
@@ -145,7 +148,7 @@ def load(run: str | Path, **settings: Any) -> Trainee:
     if read_config(path).settings is None:
         raise UserError(f"{path}/config.yaml holds no settings")
     given, values = _objects(**{key: settings.pop(key, None) for key in OBJECTS})
-    request = resolve_request(None, values | settings, config=path)
+    request = resolve_request(None, values | settings, overrides, config=path)
     trainee = _trainee(request.record, request.settings, given)
     newest = latest_checkpoint(path)
     if newest is None:
@@ -209,13 +212,13 @@ def _trainee(record: Any, settings: Any, given: Given | None) -> Trainee:
     return loop_of(record).trainee(record, settings, given or Given())
 
 
-def _trainee_for_evaluation(model: Any, settings: Mapping[str, Any]) -> Trainee:
+def _trainee_for_evaluation(model: Any, settings: Mapping[str, Any], overrides: Sequence[str]) -> Trainee:
     objects = {key: settings.get(key) for key in ("data", "eval_data", "reward")}
     rest = {key: value for key, value in settings.items() if key not in objects}
     given, values = _objects(model=model, **objects)
     # A record without a reference, so that nothing but the model itself is loaded.
-    request = resolve_request("reinforce", {**values, "eval_fraction": 0.0, **rest, "steps": 0})
-    return _trainee(resolve("reinforce"), request.settings, given)
+    request = resolve_request("reinforce", {**values, "eval_fraction": 0.0, **rest, "steps": 0}, overrides)
+    return _trainee(request.record, request.settings, given)
 
 
 def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:

@@ -77,3 +77,39 @@ def test_mistakes_are_sentences(tmp_path, capsys):
         assert command(["eval", *words]) == 2
         said = capsys.readouterr().err
         assert expected in said and said.count("\n") == 1
+
+
+def test_every_option_of_the_prompt_the_reward_and_the_sampler_reaches_the_evaluation(trained, tmp_path, capsys):
+    rows = write_rows(
+        tmp_path / "rows.jsonl", [{"q": f"{10 + i}+{20 + i}=", "answer": str(30 + 2 * i)} for i in range(4)]
+    )
+    words = ["--eval-data", str(rows), "--prompt-column", "q", "--reward", "length:99", "--max-tokens", "24"]
+    plain = figures(capsys, "bundled", *words)
+    assert plain["prompts"] == 4 and plain["pass@1"][0] == 1
+    halved = figures(capsys, "bundled", *words, "--reward-weight", "0.5")
+    assert halved["pass@1"][0] == 0
+    assert (
+        figures(capsys, "bundled", *words, "--reward-weight", "0.5", "--set", "settings.pass_at=0.4")["pass@1"][0] == 1
+    )
+    ended = figures(capsys, "bundled", *words, "--stop", "=")
+    assert ended["length_mean"] != plain["length_mean"]
+    assert figures(capsys, "bundled", *words, "--prefill", "1") != plain
+    assert figures(capsys, "bundled", *words, "--chat", "never") == plain
+    assert figures(capsys, str(trained), *words, "--set", "settings.pass_at=2")["pass@1"][0] == 0
+
+
+def test_what_a_tokenizer_without_chat_template_cannot_do_is_said(capsys):
+    for words, expected in (
+        (["--template-arg", "thinking=false"], "template_args would have no effect"),
+        (["--chat", "always"], "the tokenizer has no chat template"),
+    ):
+        assert command(["eval", "bundled", *words]) == 2
+        assert expected in capsys.readouterr().err
+
+
+def test_temperature_zero_points_to_what_is_greedy(capsys):
+    for call in (["eval", "bundled"], ["train"]):
+        assert command([*call, "--temperature", "0"]) == 2
+        assert (
+            "temperature must be greater than 0, got 0; to evaluate greedily give --top-k 1" in capsys.readouterr().err
+        )

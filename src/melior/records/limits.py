@@ -66,4 +66,5 @@ def _check(name: str, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{name} must be a finite number, got {value}")
     if name in LIMITS and isinstance(value, int | float) and not LIMITS[name].holds(value):
-        raise UserError(f"{name} must be {LIMITS[name]}, got {value:g}")
+        greedy = "; to evaluate greedily give --top-k 1 (top_k=1)" if name == "temperature" and value == 0 else ""
+        raise UserError(f"{name} must be {LIMITS[name]}, got {value:g}{greedy}")

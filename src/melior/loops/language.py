@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from melior.data import Renderer
 from melior.data import columns_of as shared_columns
-from melior.errors import UserError
+from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.given import Given
 from melior.loops.preview import language_preview
@@ -32,6 +32,7 @@ from melior.worlds.rows import Row, Source, open_source
 from melior.worlds.text import TextWorld, columns_of
 
 SETTINGS = LanguageSettings
+RENDERED_FIRST = 1000  # rows at most whose prompts are checked before the run, besides those it begins with
 
 
 def trainee(method: Method, settings: LanguageSettings, given: Given) -> LanguageTrainee:
@@ -51,7 +52,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     # A model object is trained in place, so every further learner has one of its own, taken before anything changes it.
     models = {name: copy.deepcopy(given.model) for name in method.others}
     policy, render = _policy(settings, task, source, given.model)
-    for slot, row in enumerate(source.sample):
+    for slot, row in enumerate(rendered_first(source, settings)):
         render(slot, slot, row)
     learners = {"policy": _learner(method, settings, policy)}
     for name, other in method.others.items():
@@ -60,7 +61,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
         settings,
         source.train,
         source.held_out,
-        render,
+        _during_the_run(render),
         rewards,
         weights,
         outcome,
@@ -72,6 +73,31 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     run.notes = source.notes + _warnings(method, settings) + _pass_note(weights, outcome, settings.pass_at)
     run.prepare()
     return run
+
+
+def rendered_first(source: Source, settings: LanguageSettings) -> Iterator[Row]:
+    """Rows whose prompts are rendered before anything runs: all of a small data set.
+
+    Of a large one, for which that would take minutes, rows spread over it, those of the first step and those of the
+    evaluations; the others are rendered when it is their turn.
+    """
+    every = -(-len(source.sample) // RENDERED_FIRST)
+    yield from source.sample[::every]
+    if every > 1:
+        yield from (row for _, row in source.train.take(0, settings.prompts))
+        yield from source.held_out[: settings.eval_prompts]
+
+
+def _during_the_run(render: Callable[[int, int, Row], Prompt]) -> Callable[[int, int, Row], Prompt]:
+    """The same, where a row that cannot be rendered is a failure of the run that has begun."""
+
+    def rendered(slot: int, index: int, row: Row) -> Prompt:
+        try:
+            return render(slot, index, row)
+        except UserError as error:
+            raise RunError(str(error)) from error
+
+    return rendered
 
 
 class LanguageTrainee(RunTrainee):

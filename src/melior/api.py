@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from melior.errors import UserError
+from melior.errors import MeliorError, UserError
 from melior.loops import loop_of
 from melior.loops.given import Given
 from melior.loops.progress import Progress
@@ -16,8 +17,9 @@ from melior.loops.summary import summary_text
 from melior.loops.training import Callback, Trainee, Training
 from melior.records.config import config_text, read_config
 from melior.records.serialize import fingerprint
+from melior.report.after_run import report_of_run
 from melior.request import Request, resolve_request, resumed_request
-from melior.storage.checkpoints import latest_checkpoint, load_checkpoint
+from melior.storage.checkpoints import checkpoint_step, latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import chosen_trackers, trackers
 
@@ -93,6 +95,7 @@ def train(
     Raises:
         UserError: a mistake in the request, before anything ran.
         RunError: a failure during the run; everything up to the last checkpoint is kept.
+        Exception: what a part or a callback of the user's raised, with a note that says where the run is saved.
     """
     given, values = _objects(model=model, data=data, eval_data=eval_data, reward=reward, env=env)
     if resume is not None:
@@ -174,8 +177,9 @@ def _begin(
     with RunFolder.create(path, config_text(record, settings), fingerprint(record)) as folder:
         training = _training(trainee, settings, folder, progress, callbacks)
         progress.note(trainee.preview(short=True))
-        training.start()
-        return _run(training, quiet)
+        with _saying_what_is_saved(path):
+            training.start()
+            return _run(training, quiet)
 
 
 def _go_on(path: Path, asked: Mapping[str, Any], given: Given, callbacks: Sequence[Callback], quiet: bool) -> Result:
@@ -186,10 +190,11 @@ def _go_on(path: Path, asked: Mapping[str, Any], given: Given, callbacks: Sequen
         for note in request.notes:
             progress.note(note)
         training = _training(trainee, request.settings, folder, progress, callbacks)
-        training.resume()
-        if "steps" in asked:
-            folder.write_text(CONFIG, config_text(request.record, request.settings))
-        return _run(training, quiet)
+        with _saying_what_is_saved(path):
+            training.resume()
+            if "steps" in asked:
+                folder.write_text(CONFIG, config_text(request.record, request.settings))
+            return _run(training, quiet)
 
 
 def _training(
@@ -201,10 +206,28 @@ def _training(
     return Training(trainee, settings, folder, progress, watched, callbacks)
 
 
+@contextmanager
+def _saying_what_is_saved(path: Path) -> Iterator[None]:
+    """What a part or a callback of the user's raises keeps its traceback, and is told where the run is saved."""
+    try:
+        yield
+    except MeliorError:
+        raise
+    except Exception as error:
+        newest = latest_checkpoint(path)
+        if newest is not None:
+            step = checkpoint_step(newest)
+            error.add_note(f"The run is saved at step {step}; go on with: melior train --resume {path}")
+        raise
+
+
 def _run(training: Training, quiet: bool) -> Result:
     summary = training.run()
+    report = report_of_run(training.folder.path, training.progress.note)
     if not quiet:
         print(summary_text(summary, training.folder.path))
+        if report is not None:
+            print(f"read it: {report}")
     return Result(training.folder.path, summary, training.trainee)
 
 

@@ -12,7 +12,7 @@ import pytest
 import melior
 from melior.cli import run as command
 from melior.settings import LanguageSettings
-from runs import LOCK_OPTIONS, TEXT_OPTIONS, every_row, rows, sums, write_rows
+from runs import LOCK_OPTIONS, TEXT_OPTIONS, every_row, lock_run, rows, sums, write_rows
 
 LOCK = ["rloo", *LOCK_OPTIONS, "-n", "8", "--steps", "3", "--log-to", ""]
 
@@ -109,3 +109,48 @@ def test_a_name_begins_the_folder_that_is_made(tmp_path):
     assert command(["train", *LOCK, "--steps", "0", "--quiet", "--name", "my try"]) == 0
     (made,) = (tmp_path / "runs").iterdir()
     assert made.name.startswith("my-try-20") and json.loads((made / "summary.json").read_text())["steps"] == 0
+
+
+OWN_PART = '''
+from dataclasses import dataclass
+
+import melior
+from melior.advantages import GroupRelative
+from melior.parts import Transform
+
+
+@dataclass(frozen=True)
+class Broken(Transform):
+    """Divides by zero in the second step."""
+
+    def __call__(self, batch):
+        calls.append(1)
+        return batch.with_(advantage=batch.advantage / (1 // (2 - len(calls))))
+
+
+calls = []
+MINE = melior.get("grpo").but("mine", advantage=GroupRelative() | Broken())
+'''
+
+
+def test_what_the_users_own_part_raises_keeps_its_traceback_and_the_run(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(OWN_PART)
+    assert command(["train", "./mine.py:MINE", *LOCK[1:], "--quiet", "--out", "a"]) == 3
+    said = capsys.readouterr().err
+    assert "Traceback" in said and 'mine.py", line ' in said and "ZeroDivisionError" in said
+    assert said.splitlines()[-1] == "The run is saved at step 1; go on with: melior train --resume a"
+    assert len(rows(Path("a"))) == 1
+
+
+def test_a_callback_that_raises_leaves_the_run_saved(tmp_path):
+    class Failing(melior.Callback):
+        def on_step(self, run, metrics):
+            if metrics["step"] == 2:
+                raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        lock_run(tmp_path / "a", callbacks=[Failing()], steps=3)
+    assert caught.value.__notes__ == [f"The run is saved at step 2; go on with: melior train --resume {tmp_path / 'a'}"]
+    lock_run(tmp_path / "b", steps=3)
+    melior.train(resume=tmp_path / "a", quiet=True)
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")

@@ -11,6 +11,8 @@ import typer
 COMMANDS = (
     "melior.cli.train",
     "melior.cli.evaluate",
+    "melior.cli.report",
+    "melior.cli.rollouts",
     "melior.cli.methods",
     "melior.cli.diff",
 )

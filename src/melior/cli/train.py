@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import typer
 
 from melior.cli.options import with_options
+from melior.errors import MeliorError
 from melior.lazy_torch import use_real
 
 
@@ -19,7 +21,13 @@ def train(given: dict[str, Any]) -> None:
     use_real()
     from melior.api import train as start
 
-    summary = start(**given).summary
+    try:
+        summary = start(**given).summary
+    except (MeliorError, BrokenPipeError):
+        raise
+    except Exception as error:  # of a part or a callback of the user's, who needs the traceback
+        traceback.print_exc()
+        raise typer.Exit(MeliorError.exit_code) from error
     if summary["interrupted"]:
         raise typer.Exit(130)
 

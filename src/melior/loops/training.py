@@ -201,8 +201,12 @@ class Training:
         self._open = None
         for tracker in self.trackers:
             tracker.log(step, row)
-        for callback in self.callbacks:
-            callback.on_step(self.trainee, row)
+        try:
+            for callback in self.callbacks:
+                callback.on_step(self.trainee, row)
+        except Exception:
+            self._save()
+            raise
         self.progress.step(step, row)
         due = self.settings.save_every and step % self.settings.save_every == 0
         if due or (self.settings.keep_best and improved):
@@ -212,10 +216,12 @@ class Training:
         """A step; when it fails before anything moved, the run is saved as it was."""
         try:
             return self.trainee.advance()
-        except RunError as error:
+        except Exception as error:
             if self.trainee.intact:
                 self._save()
-            raise self._explained(error) from error
+            if isinstance(error, RunError):
+                raise self._explained(error) from error
+            raise
 
     def _evaluate_or_save(self) -> Figures:
         """Held-out figures; when that fails, what was trained is saved."""

@@ -1,0 +1,28 @@
+"""`melior report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from melior.errors import UserError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("report")(report)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; a run may be going on")],
+    out: Annotated[Path | None, typer.Option(help="The file, of one run; RUN/report.html when omitted")] = None,
+) -> None:
+    """Write a run's report: one page with scores, curves, completions, method and settings."""
+    from melior.report.page import write_report
+
+    if out is not None and len(runs) > 1:
+        raise UserError(f"--out names one file, and there are {len(runs)} runs; leave it out")
+    for run in runs:
+        typer.echo(write_report(run, out))

@@ -129,24 +129,29 @@ def _section(entry: Entry) -> list[str]:
     return lines
 
 
+def stage_rows(record: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Every stage that does something: its name, its parts with all their values, and what each part is in a sentence."""
+    shown = [(name, getattr(record, name)) for name in stages(record) if name not in ("name", "pins")]
+    return [
+        (name, told(value), [(type(part).__name__, _first_sentence(part)) for part in _leaves(value)])
+        for name, value in shown
+        if not is_nothing(value)
+    ]
+
+
 def _stage_lines(record: Any, width: int, say: bool = True) -> list[str]:
     """Every stage with its parts and their values, and (`say`) what each part is in a line of its own."""
-    shown = [(name, getattr(record, name)) for name in stages(record) if name not in ("name", "pins")]
-    shown = [(name, value) for name, value in shown if not is_nothing(value)]
-    first = max((len(name) for name, _ in shown), default=0) + 2
+    rows = stage_rows(record)
+    first = max((len(name) for name, _, _ in rows), default=0) + 2
     lines = []
-    for name, value in shown:
+    for name, values, parts in rows:
         indent = " " * (first + 2)
-        text = textwrap.wrap(told(value), max(width - first - 2, 40), break_long_words=False, break_on_hyphens=False)
+        text = textwrap.wrap(values, max(width - first - 2, 40), break_long_words=False, break_on_hyphens=False)
         lines.append(f"  {name:<{first}}{text[0]}")
         lines += [indent + more for more in text[1:]]
-        for part in _leaves(value) if say else ():
-            lines += textwrap.wrap(
-                f"{type(part).__name__}: {_first_sentence(part)}",
-                width,
-                initial_indent=indent,
-                subsequent_indent=indent,
-            )
+        for part, sentence in parts if say else ():
+            told_so = f"{part}: {sentence}"
+            lines += textwrap.wrap(told_so, width, initial_indent=indent, subsequent_indent=indent)
     return lines
 
 

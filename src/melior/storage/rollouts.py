@@ -91,6 +91,12 @@ class RolloutWriter:
                 path.unlink()
 
 
+def rollout_steps(run_folder: Path, learner: str = "policy") -> list[int]:
+    """The steps whose rollouts of this learner are on disk, ascending."""
+    folder = Path(run_folder) / "rollouts"
+    return sorted(step for path, step in _files(folder) if path.name == _file_name(step, learner))
+
+
 def read_rollouts(run_folder: Path, step: int, learner: str = "policy") -> list[dict[str, Any]]:
     """The rows of a step's rollouts, JSON columns decoded. UserError when they are not there, naming what is."""
     folder = Path(run_folder) / "rollouts"

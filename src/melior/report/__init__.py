@@ -1,0 +1,1 @@
+"""The report of a run: one page that is read in any browser, without a network."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import melior
+from melior.storage.tree import load_tree, save_tree
 
 # A run of a fifth of a second.
 LOCK: dict[str, Any] = {
@@ -56,6 +57,13 @@ def rows(path: Path) -> list[dict[str, Any]]:
         {key: value for key, value in row.items() if not key.endswith(("_seconds", "_per_second"))}
         for row in every_row(path)
     ]
+
+
+def put_away(trainee: Any, folder: Path) -> Callable[[Any], None]:
+    """Save what is trained and the rest of its state; what is returned takes both up again in another trainee."""
+    trainee.save(folder / "model")
+    save_tree(folder / "state", trainee.state())
+    return lambda other: other.load(folder / "model", load_tree(folder / "state"))
 
 
 def in_a_process(work: Callable[[], None]) -> int:

@@ -10,6 +10,8 @@ import shutil
 import signal
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import melior
 import melior.storage.checkpoints
@@ -177,6 +179,43 @@ def test_an_altered_part_is_named(finished, tmp_path, capsys):
     part.write_bytes(content)
     assert command(["train", "--resume", str(tmp_path / "a"), "--quiet"]) == 3
     assert "state.safetensors of checkpoint step-000002 is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda file: file.unlink(), "the saved scorer 'policy/reference' lacks tree.safetensors"),
+        (
+            lambda file: file.write_bytes(bytes(file.stat().st_size)),
+            "of the saved scorer 'policy/reference' is damaged",
+        ),
+    ],
+)
+def test_a_reference_that_is_gone_or_altered_is_named(tmp_path, capsys, damage, sentence):
+    lock_run(tmp_path / "a", "grpo", steps=2)
+    (kept,) = (tmp_path / "a" / "reference").iterdir()
+    damage(kept / "tree.safetensors")
+    assert command(["train", "--resume", str(tmp_path / "a"), "--quiet"]) == 3
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+
+
+def test_what_never_changes_is_saved_once_a_run_and_the_policy_once_a_checkpoint(tmp_path):
+    size = lambda path: path.stat().st_size  # noqa: E731
+    text_run(tmp_path / "a", "grpo", steps=2, save_every=1)
+    (kept,) = (tmp_path / "a" / "reference").iterdir()
+    written = (kept / "tree.safetensors").stat().st_mtime_ns
+    first = load_file(kept / "tree.safetensors")
+    melior.train(resume=tmp_path / "a", steps=3, quiet=True)
+    assert (kept / "tree.safetensors").stat().st_mtime_ns == written
+    newest = tmp_path / "a" / "checkpoints" / "step-000003"
+    model = load_file(newest / "model" / "model.safetensors")
+    assert any(not torch.equal(model[name.partition(".")[2]], value) for name, value in first.items())
+    moments = 2 * size(newest / "model" / "model.safetensors")
+    assert size(newest / "state.safetensors") == pytest.approx(moments, rel=0.01)
+    back = melior.load(tmp_path / "a").run
+    assert all(torch.equal(first[name], value) for name, value in back.scorer("reference").state().items())
+    assert all(torch.equal(model[name.partition(".")[2]], v) for name, v in back.learner().policy.state().items())
 
 
 def test_checkpoints_that_are_gone_are_missed(finished, tmp_path, capsys):

@@ -204,9 +204,10 @@ class Learner:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put such a tree back, bit for bit."""
+        """Put such a tree back, bit for bit; without "policy" the weights stay as they are."""
         self._moves_on()
-        self.policy.load_state(state["policy"])
+        if "policy" in state:
+            self.policy.load_state(state["policy"])
         restore_optimizer(self.optimizer, dict(self.policy.named_parameters()), state["optimizer"])
         for (average, _), saved in zip(self.averages, state["averages"], strict=True):
             average.load_state(saved)

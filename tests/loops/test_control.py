@@ -21,7 +21,7 @@ from melior.objectives import Clip
 from melior.records.catalogue import get
 from melior.request import adopt
 from melior.settings import ControlSettings
-from melior.storage.tree import load_tree, save_tree
+from runs import put_away
 
 SMALL = ControlSettings(envs=3, horizon=40, hidden=(16,), steps=4, eval_episodes=4)
 
@@ -42,10 +42,10 @@ def test_cartpole_is_balanced() -> None:
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     one = trainee(PPO.record, SMALL)
     figures_of(one, 2)
-    save_tree(tmp_path / "state", one.state())
+    take_up = put_away(one, tmp_path)
     expected = figures_of(one, 2)
     other = trainee(PPO.record, SMALL)
-    other.load_state(load_tree(tmp_path / "state"))
+    take_up(other)
     assert figures_of(other, 2) == expected
     assert one.evaluate() == other.evaluate()
     for mine, theirs in zip(one.run.learner().parameters(), other.run.learner().parameters(), strict=True):
@@ -56,8 +56,7 @@ def test_action_vectors_resume_too(tmp_path: Path) -> None:
     settings = replace(SMALL, env="Pendulum-v1")
     one, other = trainee(PPO.record, settings), trainee(PPO.record, settings)
     figures_of(one, 1)
-    save_tree(tmp_path / "state", one.state())
-    other.load_state(load_tree(tmp_path / "state"))
+    put_away(one, tmp_path)(other)
     assert figures_of(other, 2) == figures_of(one, 2)
 
 

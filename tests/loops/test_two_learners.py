@@ -31,6 +31,7 @@ from melior.request import resolve_request
 from melior.run import Run, World
 from melior.settings import LanguageSettings
 from melior.trajectories import Trajectories
+from runs import put_away
 from toys import learner_of
 
 CODE = torch.tensor([2, 0, 1, 2])  # the key of each lock
@@ -187,19 +188,20 @@ def test_a_memory_of_one_learner_is_not_the_others():
     assert "running_mean" not in run.batches["policy"].columns
 
 
-def test_a_restored_run_goes_on_with_the_same_numbers():
+def test_a_restored_run_goes_on_with_the_same_numbers(tmp_path):
     def fresh() -> RunTrainee:
         return RunTrainee(toy(mine=REMEMBERING, theirs=REMEMBERING, kind="adamw"))
 
     first = fresh()
     for _ in range(2):
         first.advance()
-    saved = copy.deepcopy(first.state())
+    take_up = put_away(first, tmp_path)
     expected = [first.advance() for _ in range(2)]
     second = fresh()
-    second.load_state(saved)
+    take_up(second)
     assert [second.advance() for _ in range(2)] == expected
-    assert set(saved["learners"]) == {"policy", "hinter"}
+    assert set(first.state()["learners"]) == {"policy", "hinter"}
+    assert (tmp_path / "model" / "hinter" / "table.safetensors").exists()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from melior.method import Method
 from melior.parts import Scorer
 from melior.records.catalogue import entries
 from melior.settings import LanguageSettings
-from melior.storage.tree import load_tree, save_tree
+from runs import put_away
 
 TEXT = [
     name for name, entry in entries().items() if isinstance(entry.record, Method) and entry.record.world == "language"
@@ -71,10 +71,10 @@ def test_a_method_steps_moves_and_resumes(name: str, tmp_path: Path):
     assert weights(first).isfinite().all()
     assert not torch.equal(weights(first), before)
 
-    save_tree(tmp_path / "state", first.state())
+    take_up = put_away(first, tmp_path)
     expected = [first.advance() for _ in range(2)]
     second = start(name)
-    second.load_state(load_tree(tmp_path / "state"))
+    take_up(second)
     assert [second.advance() for _ in range(2)] == expected
     assert torch.equal(weights(second), weights(first))
     assert second.step == 4

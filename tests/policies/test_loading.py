@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch.testing import assert_close
 
-from melior.errors import UserError
+from melior.errors import RunError, UserError
 from melior.parts import Need
 from melior.policies.loading import load_causal_lm, pick_device
 from tiny_models import VOCABULARY, batch_of, network, tokenizer
@@ -41,6 +41,46 @@ def test_what_is_saved_is_a_plain_folder_with_the_same_logits(tmp_path, kind):
     again = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert again.encode("bad") == words.encode("bad") == [3, 2, 5]
     assert not list(tmp_path.glob("*.bin"))
+
+
+@pytest.mark.parametrize(("kind", "shards"), [("llama", ""), ("gpt2", ""), ("tied", ""), ("llama", "20KB")])
+def test_every_weight_that_was_saved_is_taken_back_bit_for_bit(tmp_path, kind, shards):
+    changes = {"tie_word_embeddings": True} if kind == "tied" else {}
+    kind = "qwen2" if kind == "tied" else kind
+    need = frozenset({Need("value")})
+
+    def actor(seed):
+        made, _ = load_causal_lm((network(kind, seed, torch.float32, **changes), tokenizer()), "bfloat16", device="cpu")
+        made.prepare(need)
+        torch.nn.init.normal_(made.value_head.weight)
+        return made
+
+    one, other = actor(0), actor(1)
+    one.save(tmp_path)
+    if shards:
+        (tmp_path / "model.safetensors").unlink()
+        one.network.save_pretrained(tmp_path, max_shard_size=shards)
+        assert (tmp_path / "model.safetensors.index.json").exists()
+    live, before = list(other.named_parameters()), torch.get_rng_state()
+    other.load(tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    assert list(other.state()) == list(one.state())
+    assert all(torch.equal(a, b) and a.dtype == torch.float32 for a, b in zip(*map(values, (one, other)), strict=True))
+    assert all(p is q for (_, p), (_, q) in zip(live, other.named_parameters(), strict=True))  # the optimizer's own
+    assert torch.equal(logits(other.network), logits(one.network))
+
+
+def values(actor):
+    return list(actor.state().values())
+
+
+def test_a_folder_of_another_shape_is_not_taken(tmp_path):
+    load_causal_lm((network(), tokenizer()), "float64", device="cpu")[0].save(tmp_path)
+    other, _ = load_causal_lm((network(num_hidden_layers=3), tokenizer()), "float64", device="cpu")
+    before = [value.clone() for value in values(other)]
+    with pytest.raises(RunError, match=r"has no tensor 'model.layers.2.*weight' of shape \(\d+"):
+        other.load(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(before, values(other), strict=True))
 
 
 def test_the_value_head_is_kept_in_a_file_of_its_own_and_comes_back(tmp_path):

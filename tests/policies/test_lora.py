@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from melior.engines.sampler import sample
-from melior.errors import UserError
+from melior.errors import RunError, UserError
 from melior.objectives.heads import ReverseKL
 from melior.parts import Need
 from melior.policies.loading import load_causal_lm
@@ -158,6 +158,26 @@ def test_a_saved_adapter_is_what_peft_loads(tmp_path):
     ids = torch.tensor([[2, 3, 4, 5]])
     close(plain(input_ids=ids).logits.detach(), actor.network(input_ids=ids).logits.detach(), 1e-12)
     assert {p.name for p in tmp_path.iterdir() if p.suffix == ".safetensors"} == {"adapter_model.safetensors"}
+
+
+def test_a_saved_adapter_is_taken_back_bit_for_bit(tmp_path):
+    one, other = fresh(), fresh()
+    for actor in (one, other):
+        norm = actor.network.get_parameter("model.norm.weight").requires_grad_()  # what the user unfroze is kept too
+        actor.trained = (*actor.trained, "model.norm.weight")
+    disturb(one)
+    reference, live = other.frozen(), list(other.named_parameters())
+    assert norm.requires_grad and "model.model.norm.weight" in one.state()
+    before = {name: value.clone() for name, value in reference.state().items() if "lora_" in name}
+    one.save(tmp_path)
+    other.load(tmp_path)
+    assert list(one.state()) == list(other.state())
+    assert all(torch.equal(a, b) for a, b in zip(one.state().values(), other.state().values(), strict=True))
+    assert all(p is q for (_, p), (_, q) in zip(live, other.named_parameters(), strict=True))
+    assert torch.equal(logp(other), logp(one))
+    assert before and all(torch.equal(value, reference.state()[name]) for name, value in before.items())
+    with pytest.raises(RunError, match=r"the adapter in .* has a superfluous"):
+        load((network(num_hidden_layers=1), tokenizer()), lora=3).load(tmp_path)
 
 
 def test_a_peft_model_may_be_handed_in():

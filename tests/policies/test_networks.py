@@ -151,6 +151,12 @@ def test_a_saved_policy_acts_the_same(discrete: bool, tmp_path: Path) -> None:
     batch = batch_of(policy)
     assert torch.equal(again.evaluate(batch).logp, policy.evaluate(batch).logp)
     assert torch.equal(again.values(batch.prompt), policy.values(batch.prompt))
+    other = control_policy(3, 2, discrete, MLP((8,), "relu"), seed=3)
+    other.prepare(VALUE)
+    live = [p for _, p in other.named_parameters()]
+    other.load(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(policy.state().values(), other.state().values(), strict=True))
+    assert all(p is q for p, (_, q) in zip(live, other.named_parameters(), strict=True))
 
 
 def test_a_folder_without_a_policy_is_refused(tmp_path: Path) -> None:

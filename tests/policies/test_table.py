@@ -108,6 +108,10 @@ def test_saved_as_safetensors(tmp_path):
     table = random_table(2, 3, 4)
     table.save(tmp_path / "deep" / "folder")
     assert torch.equal(load_file(tmp_path / "deep" / "folder" / "table.safetensors")["logits"], table.logits)
+    other = random_table(2, 3, 4, seed=1)
+    parameter = other.logits
+    other.load(tmp_path / "deep" / "folder")
+    assert other.logits is parameter and torch.equal(other.logits, table.logits)
 
 
 def test_a_misspelt_index_proposes_the_near_one():

@@ -14,6 +14,7 @@ import torch
 
 from melior.errors import RunError, UserError
 from melior.storage.checkpoints import Checkpoints, latest_checkpoint, load_checkpoint
+from melior.storage.constants import Constant
 
 
 def trees(step):
@@ -41,6 +42,27 @@ def test_what_is_saved_comes_back(tmp_path):
 def test_names_with_slashes_are_files_too(tmp_path):
     path = Checkpoints(tmp_path).save(0, {"hinter/probe.v2": {"w": torch.ones(1)}})
     assert load_checkpoint(path)["hinter/probe.v2"]["w"] == 1
+
+
+def test_constants_are_written_once_and_are_back_in_their_place(tmp_path):
+    def tree(step):
+        return {"run": {"step": step, "scorers": {"a/b": Constant("a/b", {"w": torch.ones(2)}), "c": {"w": step}}}}
+
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2):
+        path = checkpoints.save(step, tree(step))
+    back = load_checkpoint(path)["run"]
+    assert back["step"] == 2 and back["scorers"]["c"] == {"w": 2}
+    assert torch.equal(back["scorers"]["a/b"]["w"], torch.ones(2))
+    assert [path.name for path in (tmp_path / "reference").iterdir()] == ["a%2Fb"]
+    written = (tmp_path / "reference" / "a%2Fb" / "tree.safetensors").stat().st_ino
+    later = Checkpoints(tmp_path, keep=1)
+    later.load(path)
+    later.save(3, tree(3))
+    assert (tmp_path / "reference" / "a%2Fb" / "tree.safetensors").stat().st_ino == written
+    (tmp_path / "reference" / "a%2Fb" / "tree.json").unlink()
+    with pytest.raises(RunError, match=r"the saved scorer 'a/b' lacks tree\.json"):
+        later.load(later.latest())
 
 
 def test_saving_a_step_again_replaces_it(tmp_path):
@@ -164,6 +186,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 import torch
 from melior.storage.checkpoints import Checkpoints, latest_checkpoint, load_checkpoint
+from melior.storage.constants import Constant
 
 root = Path(sys.argv[1])
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}

@@ -8,6 +8,7 @@ from typing import Any
 
 from melior.loops.iteration import iterate
 from melior.run import BETWEEN, Run
+from melior.storage.constants import Constant
 from melior.storage.folder import RunFolder
 
 
@@ -43,21 +44,25 @@ class RunTrainee:
         return self.run.evaluate()
 
     def state(self) -> dict[str, Any]:
-        """Everything that later steps depend on."""
+        """Everything that later steps depend on, the policies apart: `save` writes those."""
         return {
             "step": self.run.step,
             "version": self.run.version,
             "world": dict(self.run.world.state()),
             "memory": {name: s.state() if hasattr(s, "state") else s for name, s in self.run.state.items()},
-            "learners": {name: learner.state() for name, learner in self.run.learners.items()},
-            "scorers": {name: self.run.scorers[name].state() for name in self._owned()},
+            "learners": {
+                name: {part: value for part, value in learner.state().items() if part != "policy"}
+                for name, learner in self.run.learners.items()
+            },
+            "scorers": {name: self._scorer_state(name) for name in self._owned()},
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put such a state back, bit for bit."""
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Put back what `save` wrote into the folder, and the state, bit for bit."""
         self.run.step, self.run.version = state["step"], state["version"]
         self.run.world.load_state(state["world"])
         for name, learner in self.run.learners.items():
+            learner.policy.load(self._place(folder, name))
             learner.load_state(state["learners"][name])
         for name, saved in state["memory"].items():
             if hasattr(self.run.state[name], "load_state"):
@@ -67,14 +72,10 @@ class RunTrainee:
         for name in self._owned():
             self.run.scorers[name].load_state(state["scorers"][name])
 
-    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """The same; the weights that `save` wrote are in the state too."""
-        self.load_state(state)
-
     def save(self, folder: Path) -> None:
         """Each learner's policy in its own public format; further learners in folders of their names."""
         for name, learner in self.run.learners.items():
-            learner.policy.save(folder if name == "policy" else folder / name)
+            learner.policy.save(self._place(folder, name))
 
     def record(self, folder: RunFolder) -> None:
         """Keeps no rollouts."""
@@ -84,10 +85,20 @@ class RunTrainee:
     def forget(self, folder: RunFolder) -> None:
         """There is nothing to remove."""
 
+    @staticmethod
+    def _place(folder: Path, learner: str) -> Path:
+        return folder if learner == "policy" else folder / learner
+
+    def _scorer_state(self, key: str) -> Mapping[str, Any]:
+        """A scorer's weights; those that never change are saved once a run."""
+        state = self.run.scorers[key].state()
+        return Constant(key, state) if self._weights(key) == "initial" else state
+
     def _owned(self) -> list[str]:
         """Scorers whose weights neither a path nor the live policy gives back."""
-        kinds = ("initial", "average", "snapshot")
-        records = {
-            key: self.run.scorer_record(key.partition("/")[2], key.partition("/")[0]) for key in self.run.scorers
-        }
-        return [key for key, record in records.items() if record.weights in kinds]
+        return [key for key in self.run.scorers if self._weights(key) in ("initial", "average", "snapshot")]
+
+    def _weights(self, key: str) -> str:
+        """Whose weights a scorer "learner/name" has."""
+        learner, _, name = key.partition("/")
+        return self.run.scorer_record(name, learner).weights

@@ -31,6 +31,7 @@ BUDGET_BYTES = 2 * 10**9
 GPU_SHARE = 0.3
 POOLED_TOKENS = 10
 
+FURTHER = "further_weights.safetensors"  # beside an adapter: trained weights that its own file does not hold
 
 class CausalLM:
     """A causal language model: exact log-probabilities, a value head on demand, cached decoding.
@@ -190,16 +191,35 @@ class CausalLM:
                 self.network.save_pretrained(str(folder))
         else:
             self.adapter.save(folder)
+        from safetensors.torch import save_file
+
         self.tokenizer.save_pretrained(str(folder))
         if self.value_head is not None:
             self.value_head.save(folder)
 
     def rows_at_once(self, width: int) -> int:
         """How many rows of `width` tokens (prompt included) a forward and backward pass may hold in moderate memory."""
+            if further := self._further():
+                save_file({name: value.contiguous() for name, value in further.items()}, folder / FURTHER)
         config = self.network.config.get_text_config()
         hidden = int(self.network.get_output_embeddings().weight.shape[1])
         inner = getattr(config, "intermediate_size", None) or 4 * hidden
         layer, layers = 12 * hidden + 4 * int(inner), int(getattr(config, "num_hidden_layers", 1))
+    def load(self, folder: Path) -> None:
+        """Take the weights that `save` wrote, bit for bit."""
+        from safetensors.torch import load_file
+
+        if self.adapter is None:
+            self._load_network(folder)
+        else:
+            self.adapter.load(folder)
+            if further := self._further():
+                saved = load_file(folder / FURTHER)
+                for name, value in further.items():
+                    value.copy_(saved[name])
+        if self.value_head is not None:
+            self.value_head.load(folder)
+
         kept = layers * hidden + layer if self.gradient_checkpointing else layers * layer
         if self.output.scale is None:
             kept += 3 * self.vocabulary
@@ -234,6 +254,32 @@ class CausalLM:
     def _value(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.value_head is None:
             raise RunError("values are needed, but the policy was not prepared for them; call prepare(needs) first")
+    def _further(self) -> dict[str, torch.Tensor]:
+        """Trained weights that are no part of the adapter's own file (a base model's norms that the user unfroze)."""
+        assert self.adapter is not None
+        saved = {value.data_ptr() for value in self.adapter.saved().values()}
+        own = self.state().items()
+        return {name: value for name, value in own if name.startswith("model.") and value.data_ptr() not in saved}
+
+    def _load_network(self, folder: Path) -> None:
+        """By the loader that belongs to `save_pretrained`: it knows of shards, tied weights and renamed ones."""
+        with without_bars(), torch.random.fork_rng(devices=[]):
+            twin, report = type(self.network).from_pretrained(
+                str(folder),
+                dtype=self.dtype,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        saved = {name: value for name, value in twin.named_parameters() if name not in report["missing_keys"]}
+        mine = dict(self.network.named_parameters())
+        for name, value in mine.items():
+            if name not in saved or saved[name].shape != value.shape:
+                raise RunError(f"the model in {folder} has no tensor '{name}' of shape {tuple(value.shape)}")
+        with torch.no_grad():
+            for name, value in mine.items():
+                value.copy_(saved[name])
+
         return self.value_head(hidden)
 
     def _forward(

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from melior.errors import UserError
+from melior.errors import RunError, UserError
 
 LIVE = "default"
+WEIGHTS = "adapter_model.safetensors"
 _numbers = itertools.count()
 
 
@@ -66,6 +67,19 @@ class Adapter:
     def save(self, folder: Path) -> None:
         """Write a folder that peft loads (adapter weights and configuration)."""
         self.peft.save_pretrained(str(folder), selected_adapters=[self.name], save_embedding_layers=False)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights of an adapter of the same shape that `save` wrote."""
+        from safetensors.torch import load_file
+
+        saved = load_file(folder / WEIGHTS)
+        for name in sorted(self.saved().keys() ^ saved.keys()):
+            raise RunError(f"the adapter in {folder} {'lacks' if name not in saved else 'has a superfluous'} '{name}'")
+        _peft().set_peft_model_state_dict(self.peft, saved, adapter_name=self.name)
+
+    def saved(self) -> dict[str, torch.Tensor]:
+        """What `save` writes: name in the file -> live tensor."""
+        return _peft().get_peft_model_state_dict(self.peft, adapter_name=self.name, save_embedding_layers=False)
 
 
 def add_lora(model: Any, rank: int, alpha: int = 0) -> Adapter:

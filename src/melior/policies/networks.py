@@ -165,6 +165,12 @@ class NetworkPolicy:
         save_file({name: value.contiguous() for name, value in self.state().items()}, folder / "policy.safetensors")
         (folder / "policy.json").write_text(json.dumps(self.description(), indent=2) + "\n")
 
+    def load(self, folder: Path) -> None:
+        """Takes the weights that `save` wrote."""
+        from safetensors.torch import load_file
+
+        self.load_state(load_file(folder / "policy.safetensors"))
+
     def description(self) -> dict[str, Any]:
         """What is needed to build it again."""
         return {

@@ -77,6 +77,10 @@ class Policy(Protocol):
         """Write it so that other tools can load it (for a language model, a plain transformers folder)."""
         ...
 
+    def load(self, folder: Path) -> None:
+        """Take the weights that `save` wrote, bit for bit; what does not fit is an error that names it."""
+        ...
+
     def rows_at_once(self, width: int) -> int:
         """How many rows of about `width` positions, prompts counted, fit through a forward and backward pass."""
         ...

@@ -125,6 +125,12 @@ class Table:
         folder.mkdir(parents=True, exist_ok=True)
         save_file({name: value.contiguous() for name, value in self.state().items()}, folder / "table.safetensors")
 
+    def load(self, folder: Path) -> None:
+        """Takes the tables that `save` wrote."""
+        from safetensors.torch import load_file
+
+        self.load_state(load_file(folder / "table.safetensors"))
+
     def rows_at_once(self, width: int) -> int:
         """Rows of `width` actions whose logits take about a quarter of a gigabyte."""
         return max(1, 2**26 // (width * self.vocabulary))

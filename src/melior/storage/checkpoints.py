@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -14,6 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from melior.errors import RunError, UserError
+from melior.storage.checksums import Facts, facts_of, verify
+from melior.storage.constants import Constant, Place, load_constant, put_back, save_constant, taken_out
 from melior.storage.tree import Tree, load_tree, save_tree, tree_files
 from melior.storage.writing import TEMPORARY, saving, sync_file, sync_folder
 
@@ -27,7 +28,9 @@ class Checkpoints:
 
     A checkpoint is a folder `step-000012` that holds each tree as NAME.safetensors and NAME.json, each further folder
     (a model for plain transformers, say), and `manifest.json` with the size and SHA-256 of every file, the step and
-    the score. It is written beside and renamed into place, so a process killed at any moment leaves only complete
+    the score. A `Constant` within a tree is written once for all of them, into `reference` beside their folder.
+
+    A checkpoint is written beside and renamed into place, so a process killed at any moment leaves only complete
     ones. Whoever saves is alone in doing so, by the run's lock; its first save clears away what such a death left.
     Looking and loading change nothing, and may happen while another process saves.
 
@@ -42,6 +45,7 @@ class Checkpoints:
             raise UserError(f"keep is {keep}, but a run needs at least 1 checkpoint to go on from")
         self.folder, self.keep, self.keep_best = Path(run_folder) / "checkpoints", keep, keep_best
         self._clean = False
+        self._constants: dict[str, Facts] = {}  # name -> its files, of those that are known to be on the disk
 
     def save(
         self,
@@ -61,8 +65,10 @@ class Checkpoints:
         hint = f"the checkpoints before it are intact, so free some space and go on with --resume {self.folder.parent}"
         with saving(f"checkpoint {final.name} in {self.folder}", hint):
             self._clear_leftovers()
+            plain, constants = taken_out(trees)
+            shared = [self._shared(place, constant) for place, constant in constants.items()]
             try:
-                _write(temporary, step, trees, folders, score)
+                _write(temporary, step, plain, folders, score, shared)
                 self._put_in_place(temporary, final)
             except BaseException:
                 _remove(temporary)
@@ -80,8 +86,10 @@ class Checkpoints:
         return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def load(self, path: Path) -> dict[str, Tree]:
-        """See `load_checkpoint`."""
-        return load_checkpoint(path)
+        """See `load_checkpoint`. The constants of that checkpoint are those of later ones."""
+        trees = load_checkpoint(path)
+        self._constants |= {entry["name"]: entry["files"] for entry in _manifest(path)["constants"]}
+        return trees
 
     def cut(self, step: int) -> None:
         """Remove the checkpoints of later steps, for a run that goes on from an earlier one."""
@@ -89,6 +97,12 @@ class Checkpoints:
         for path in _complete(self.folder):
             if checkpoint_step(path) > step:
                 self._discard(path)
+
+    def _shared(self, place: Place, constant: Constant) -> dict[str, Any]:
+        """How a manifest refers to a constant, which is written when it is met first."""
+        if constant.name not in self._constants:
+            self._constants[constant.name] = save_constant(self.folder.parent, constant)
+        return {"name": constant.name, "place": list(place), "files": self._constants[constant.name]}
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         replaced = self.folder / (REPLACED + final.name)
@@ -152,23 +166,16 @@ def checkpoint_step(path: Path) -> int:
 
 
 def load_checkpoint(path: Path) -> dict[str, Tree]:
-    """The trees of a checkpoint by name, every file of it verified against the manifest first.
+    """The trees of a checkpoint by name, constants included, every file of them verified first.
 
     Raises RunError naming the part that is missing or was altered.
     """
     manifest = _manifest(path)
-    for name, expected in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            raise RunError(f"checkpoint {path.name} lacks {name} (in {path})")
-        if file.stat().st_size != expected["bytes"]:
-            raise RunError(
-                f"{name} of checkpoint {path.name} is damaged: it has {file.stat().st_size} bytes, not "
-                f"{expected['bytes']} (in {path})"
-            )
-        if _sha256(file) != expected["sha256"]:
-            raise RunError(f"{name} of checkpoint {path.name} is damaged: its content was altered (in {path})")
-    return {name: load_tree(path / quote(name, safe="")) for name in manifest["trees"]}
+    verify(path, manifest["files"], f"checkpoint {path.name}")
+    trees = {name: load_tree(path / quote(name, safe="")) for name in manifest["trees"]}
+    for entry in manifest["constants"]:
+        put_back(trees, tuple(entry["place"]), load_constant(path.parent.parent, entry["name"], entry["files"]))
+    return trees
 
 
 def _write(
@@ -177,6 +184,7 @@ def _write(
     trees: Mapping[str, Tree],
     folders: Mapping[str, Callable[[Path], None]],
     score: float | None,
+    constants: list[dict[str, Any]],
 ) -> None:
     folder.mkdir()
     for name, tree in trees.items():
@@ -184,19 +192,17 @@ def _write(
     for name, fill in folders.items():
         (folder / name).mkdir()
         fill(folder / name)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = facts_of(folder)
     manifest = {
         "step": step,
         "score": None if score is None or not math.isfinite(score) else float(score),
         "trees": list(trees),
-        "files": {
-            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-            for path in files
-        },
+        "constants": constants,
+        "files": files,
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    for path in (*files, folder / MANIFEST):
-        sync_file(path)
+    for name in (*files, MANIFEST):
+        sync_file(folder / name)
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         sync_folder(path)
 
@@ -223,6 +229,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         named = {ending for name in manifest["trees"] for ending in tree_files(quote(name, safe=""))}
         whole = named <= {name for name, entry in manifest["files"].items() if {"bytes", "sha256"} <= set(entry)}
+        whole &= all({"name", "place", "files"} <= set(entry) for entry in manifest["constants"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{MANIFEST} of checkpoint {path.name} is damaged: {error} (in {path})") from error
     if not whole:
@@ -232,11 +239,6 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _score(path: Path) -> float | None:
     return _manifest(path).get("score")
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove(path: Path) -> None:

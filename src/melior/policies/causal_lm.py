@@ -30,8 +30,8 @@ CHUNK_ELEMENTS = 2**24
 BUDGET_BYTES = 2 * 10**9
 GPU_SHARE = 0.3
 POOLED_TOKENS = 10
-
 FURTHER = "further_weights.safetensors"  # beside an adapter: trained weights that its own file does not hold
+
 
 class CausalLM:
     """A causal language model: exact log-probabilities, a value head on demand, cached decoding.
@@ -185,26 +185,20 @@ class CausalLM:
 
     def save(self, folder: Path) -> None:
         """Write a plain transformers folder (with LoRA a peft folder) with tokenizer, and the value head beside it."""
+        from safetensors.torch import save_file
+
         folder.mkdir(parents=True, exist_ok=True)
         if self.adapter is None:
             with without_bars():
                 self.network.save_pretrained(str(folder))
         else:
             self.adapter.save(folder)
-        from safetensors.torch import save_file
-
+            if further := self._further():
+                save_file({name: value.contiguous() for name, value in further.items()}, folder / FURTHER)
         self.tokenizer.save_pretrained(str(folder))
         if self.value_head is not None:
             self.value_head.save(folder)
 
-    def rows_at_once(self, width: int) -> int:
-        """How many rows of `width` tokens (prompt included) a forward and backward pass may hold in moderate memory."""
-            if further := self._further():
-                save_file({name: value.contiguous() for name, value in further.items()}, folder / FURTHER)
-        config = self.network.config.get_text_config()
-        hidden = int(self.network.get_output_embeddings().weight.shape[1])
-        inner = getattr(config, "intermediate_size", None) or 4 * hidden
-        layer, layers = 12 * hidden + 4 * int(inner), int(getattr(config, "num_hidden_layers", 1))
     def load(self, folder: Path) -> None:
         """Take the weights that `save` wrote, bit for bit."""
         from safetensors.torch import load_file
@@ -220,6 +214,12 @@ class CausalLM:
         if self.value_head is not None:
             self.value_head.load(folder)
 
+    def rows_at_once(self, width: int) -> int:
+        """How many rows of `width` tokens (prompt included) a forward and backward pass may hold in moderate memory."""
+        config = self.network.config.get_text_config()
+        hidden = int(self.network.get_output_embeddings().weight.shape[1])
+        inner = getattr(config, "intermediate_size", None) or 4 * hidden
+        layer, layers = 12 * hidden + 4 * int(inner), int(getattr(config, "num_hidden_layers", 1))
         kept = layers * hidden + layer if self.gradient_checkpointing else layers * layer
         if self.output.scale is None:
             kept += 3 * self.vocabulary
@@ -248,12 +248,6 @@ class CausalLM:
         if self.value_head is not None:
             yield from (("value_head." + name, value) for name, value in self.value_head.named_parameters())
 
-    def _chunk_rows(self) -> int:
-        return max(1, self.chunk_elements // self.vocabulary)
-
-    def _value(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self.value_head is None:
-            raise RunError("values are needed, but the policy was not prepared for them; call prepare(needs) first")
     def _further(self) -> dict[str, torch.Tensor]:
         """Trained weights that are no part of the adapter's own file (a base model's norms that the user unfroze)."""
         assert self.adapter is not None
@@ -280,6 +274,12 @@ class CausalLM:
             for name, value in mine.items():
                 value.copy_(saved[name])
 
+    def _chunk_rows(self) -> int:
+        return max(1, self.chunk_elements // self.vocabulary)
+
+    def _value(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.value_head is None:
+            raise RunError("values are needed, but the policy was not prepared for them; call prepare(needs) first")
         return self.value_head(hidden)
 
     def _forward(

@@ -137,8 +137,12 @@ def evaluate(model: Any, *, overrides: Sequence[str] = (), **settings: Any) -> M
     rows = settings.pop("data", None) if rows is None else rows
     if rows is not None:  # and not what a run held out
         settings = {"eval_fraction": 0.0, **settings, "data": rows, "eval_data": ""}
-    if isinstance(model, str | Path) and (Path(model) / CONFIG).exists():
-        return load(model, overrides=overrides, **settings).evaluate()
+    if isinstance(model, str | Path):
+        path, checkpoint = Path(model), _checkpoint_of(Path(model))
+        if (path / CONFIG).exists():
+            return load(path, overrides=overrides, **settings).evaluate()
+        if checkpoint is not None:
+            return _load(checkpoint.parents[1], checkpoint, overrides, settings).evaluate()
     return _trainee_for_evaluation(model, settings, overrides).evaluate()
 
 
@@ -147,20 +151,35 @@ def load(run: str | Path, *, overrides: Sequence[str] = (), **settings: Any) -> 
 
     Whatever the run was given as an object (data, reward, ...) is given again.
     """
-    path = Path(run)
+    return _load(Path(run), None, overrides, settings)
+
+
+# ---- inside
+
+
+def _load(path: Path, checkpoint: Path | None, overrides: Sequence[str], settings: dict[str, Any]) -> Trainee:
     if read_config(path).settings is None:
         raise UserError(f"{path}/config.yaml holds no settings")
     given, values = _objects(**{key: settings.pop(key, None) for key in OBJECTS})
     request = resolve_request(None, values | settings, overrides, config=path)
     trainee = _trainee(request.record, request.settings, given)
-    newest = latest_checkpoint(path)
-    if newest is None:
+    taken = checkpoint or latest_checkpoint(path)
+    if taken is None:
         raise UserError(f"{path} holds no checkpoint")
-    trainee.load(newest / "model", load_checkpoint(newest)["state"])
+    trainee.load(taken / "model", load_checkpoint(taken)["state"])
     return trainee
 
 
-# ---- inside
+def _checkpoint_of(model: Path) -> Path | None:
+    """The checkpoint that a model folder belongs to, where what it holds needs the run's own task or environment."""
+    if not any((model / file).is_file() for file in ("table.safetensors", "policy.json", "networks.json")):
+        return None
+    checkpoint = model.resolve().parent
+    if len(checkpoint.parents) > 1 and (checkpoint.parents[1] / CONFIG).is_file():
+        return checkpoint
+    if (model / "table.safetensors").is_file():
+        return None  # a table can be measured on any task of its shape
+    raise UserError(f"{model} holds a control policy without its environment; give the run folder it is from")
 
 
 def _begin(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from melior.errors import UserError, near
 from melior.loops import loop_of
 from melior.method import Entry, Method
+from melior.policies.saved_table import is_table
 from melior.records.catalogue import find, resolve
 from melior.records.config import read_config
 from melior.records.overrides import apply
@@ -139,7 +140,7 @@ def _belongs(key: str) -> str:
 def _own_rate(given: Mapping[str, Any], values: dict[str, Any], plain: float) -> list[str]:
     """Sets the learning rate of models that need another than all weights of a language model do; says so."""
     model = str(given.get("model", ""))
-    if model == "table" and "lr" not in values:
+    if is_table(model) and "lr" not in values:
         values["lr"] = TABLE_RATE
         return [f"a table trains at {TABLE_RATE:g}; --lr changes it"]
     if given.get("lora") or (model and (Path(model) / "adapter_config.json").is_file()):

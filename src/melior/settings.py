@@ -57,7 +57,7 @@ class LanguageSettings(RunSettings):
     """Settings of a run on text.
 
     Attributes:
-        model: "bundled", "table", a Hugging Face folder or hub id, or a GGUF file.
+        model: "bundled", "table", a Hugging Face folder or hub id, a GGUF file, or the model folder of a run.
         task: a bundled task, such as "arithmetic" or "lock:L=4"; "" when `data` is given.
         data: JSONL, JSON or Parquet file, or a `datasets` id; "" when `task` is given.
         prompt_column: the column that holds the prompt; "" finds the usual names.

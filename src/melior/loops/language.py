@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from melior.loops.trainee import RunTrainee
 from melior.method import Method
 from melior.optimizers import make_optimizer
 from melior.policies.policy import TextPolicy
+from melior.policies.saved_table import fill_table, is_table
 from melior.policies.table import Table
 from melior.prompts import Prompt
 from melior.rewards.functions import resolve
@@ -51,12 +53,12 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     rewards.check(shared_columns(source.sample), source.sample)
     # A model object is trained in place, so every further learner has one of its own, taken before anything changes it.
     models = {name: copy.deepcopy(given.model) for name in method.others}
-    policy, render = _policy(settings, task, source, given.model)
+    policy, render = _policy(settings, task, given.model)
     for slot, row in enumerate(rendered_first(source, settings)):
         render(slot, slot, row)
     learners = {"policy": _learner(method, settings, policy)}
     for name, other in method.others.items():
-        learners[name] = _learner(other, settings, _policy(settings, task, source, models[name])[0])
+        learners[name] = _learner(other, settings, _policy(settings, task, models[name])[0])
     world = TextWorld(
         settings,
         source.train,
@@ -65,7 +67,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
         rewards,
         weights,
         outcome,
-        loader=lambda path: _load_model(path, settings, None)[0],
+        loader=lambda path: _policy(replace(settings, model=path), task, None)[0],
         columns=columns_of(source.sample),
     )
     check_likelihood(method, policy)
@@ -172,7 +174,7 @@ def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
         idle = [name for name in of_data if getattr(settings, name) != getattr(plain, name)]
         if idle:
             raise UserError(f"{', '.join(idle)} would have no effect on the task '{settings.task}'; give data")
-    if settings.model == "table" and given.model is None:
+    if is_table(settings.model) and given.model is None:
         of_models = ("lora", "gradient_checkpointing", "system", "prefill", "template_args", "stop")
         idle = [name for name in of_models if getattr(settings, name) != getattr(plain, name)]
         if idle or settings.dtype == "bfloat16":
@@ -248,9 +250,9 @@ def _rewards(
 
 
 def _policy(
-    settings: LanguageSettings, task: Task | None, source: Source, model: Any
+    settings: LanguageSettings, task: Task | None, model: Any
 ) -> tuple[TextPolicy, Callable[[int, int, Row], Prompt]]:
-    if model is None and settings.model == "table":
+    if model is None and is_table(settings.model):
         return _table(settings, task)
     policy, tokenizer = _load_model(settings.model, settings, model)
     renderer = Renderer(
@@ -277,6 +279,8 @@ def _table(settings: LanguageSettings, task: Task | None) -> tuple[TextPolicy, C
     dtype = torch.float64 if settings.dtype == "float64" else torch.float32
     prompts = len(task.fixed)
     table = Table(prompts, settings.max_tokens, task.vocabulary, settings.table, settings.temperature, dtype)
+    if settings.model != "table":
+        fill_table(table, Path(settings.model))
 
     def render(slot: int, index: int, row: Row) -> Prompt:
         return Prompt(slot, (int(row["index"]),), str(row["prompt"]), row, index=index)

@@ -125,7 +125,8 @@ def _from_name(name: str, dtype: torch.dtype) -> tuple[Any, Any, Adapter | None]
         reason = (
             f"holds {len(files)} .gguf files; name one" if files else "has no config.json, so it is no model folder"
         )
-        raise UserError(f"{path} {reason}")
+        inner = path / "model"
+        raise UserError(f"{path} {reason}{f'; give {inner}, the model of this run' if inner.is_dir() else ''}")
     if not any(path.glob("*.safetensors")):
         raise UserError(f"the model folder {path} has no weights (model.safetensors){_pickled(path)}")
     return (*_from_pretrained(str(path), dtype), None)

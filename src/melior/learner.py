@@ -84,6 +84,7 @@ class Learner:
     def gradient(self, objective: Objective, batch: Trajectories) -> Loss:
         """Adds the exact gradient of the objective on the whole minibatch to `.grad`; returns the loss.
 
+        Its `logp` are those of the policy as it is now, so that a first pass gives the proximal ones for nothing.
         When no row has anything to say, nothing is sent backward and `.grad` stays as it was.
         Raises RunError naming the rows when the loss or its gradient is not finite.
         """
@@ -96,7 +97,7 @@ class Learner:
                 now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
                 accumulate(now, coefficients, busy.to(index.device)[index])
         skipped = torch.tensor(float(len(batch) - len(busy)))
-        return Loss(loss.value.detach(), {**loss.metrics, "rows_skipped": skipped})
+        return Loss(loss.value.detach(), {**loss.metrics, "rows_skipped": skipped}, loss.logp)
 
     def row_gradients(self, objective: Objective, batch: Trajectories) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """(row, its share of the gradient) for each row that has one; the shares add up to the whole gradient."""
@@ -274,7 +275,7 @@ class Learner:
         coefficients = dict(zip(leaves, slopes, strict=True))
         _check_finite(loss, leaves, coefficients, batch)
         metrics = {**diagnostics(whole, batch), **loss.metrics}
-        return Loss(loss.value, metrics), coefficients, whole if single else None
+        return Loss(loss.value, metrics, whole.logp.detach()), coefficients, whole if single else None
 
     @staticmethod
     def _busy(coefficients: Mapping[str, torch.Tensor | None], rows: int) -> torch.Tensor:

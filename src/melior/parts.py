@@ -135,10 +135,17 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A scalar to minimize, and named figures about it (detached scalars)."""
+    """A scalar to minimize, and named figures about it (detached scalars).
+
+    Attributes:
+        value: the scalar.
+        metrics: the figures.
+        logp: [B,T] without gradient, the log-probabilities it was computed from, where a learner computed it.
+    """
 
     value: torch.Tensor
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    logp: torch.Tensor | None = None
 
 
 # ---- pure parts: functions of the batch

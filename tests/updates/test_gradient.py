@@ -15,7 +15,7 @@ from melior.parts import Evaluation, Transform
 from melior.trajectories import Trajectories
 from melior.updates import Gradient
 from melior.updates.gradient import mean_stats
-from toys import TinyNetwork, language_batch, learner_of, run_of
+from toys import TinyNetwork, language_batch, learner_of, random_table, run_of
 
 SEEN: list[Trajectories] = []
 
@@ -46,10 +46,61 @@ def test_the_proximal_policy_is_that_before_the_first_step(epochs, minibatches):
     stats, run = update(Gradient(epochs, minibatches, each=Watch()))
     assert stats["updates"] == epochs * minibatches == len(SEEN)
     known = {text: row for text, row in zip(language_batch().objects["text"], start, strict=True)}
+    if minibatches == 1:  # the first pass, whose own log-probabilities they are
+        assert SEEN.pop(0).proximal_logp is None
     for mini in SEEN:
         for text, row, present in zip(mini.objects["text"], mini.proximal_logp, mini.present, strict=True):
             torch.testing.assert_close(row[present], known[text][present])
     assert run.learner().optimizer.state[run.learner().parameters()[0]]["step"] == epochs * minibatches
+
+
+@dataclass(frozen=True)
+class Reversed(Transform):
+    def __call__(self, batch: Trajectories) -> Trajectories:
+        return batch.rows(torch.arange(len(batch)).flip(0))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("unit", ["row", "step"])
+@pytest.mark.parametrize("each", [Watch(), Reversed(), Whiten()])
+def test_the_first_pass_gives_the_proximal_policy_for_nothing(rows, unit, each, monkeypatch):
+    """The same update, whether they are evaluated beforehand or are those of the first pass."""
+    if unit == "step" and rows:
+        pytest.skip("an action a row is one micro-batch's affair")
+
+    def result(beforehand: bool) -> tuple[dict[str, float], torch.Tensor, int]:
+        run = run_of(REINFORCE.record, TinyNetwork() if unit == "row" else random_table(4, 8, 5, index=("prompt",)))
+        learner, batch, calls = run.learner(), language_batch().with_(proximal_logp=None), 0
+        learner.rows_per_micro = rows
+        evaluate = learner.policy.evaluate
+
+        def counted(*arguments: Any) -> Evaluation:
+            nonlocal calls
+            calls += 1
+            return evaluate(*arguments)
+
+        monkeypatch.setattr(learner.policy, "evaluate", counted)
+        if beforehand:
+            batch = learner.record(batch)
+        stats = Gradient(3, unit=unit, each=each)(learner, batch, 1.0 * Clip(), run)
+        return stats, learner.vector(), calls
+
+    before, first = result(True), result(False)
+    assert before[0].keys() == first[0].keys() and before[0]["updates"] == 3
+    assert first[0] == pytest.approx(before[0], rel=1e-12, abs=1e-12)
+    torch.testing.assert_close(first[1], before[1], rtol=1e-12, atol=1e-12)
+    forward = len(list(learner_of(TinyNetwork(), rows=rows).micro(language_batch())))
+    assert before[2] - first[2] == (0 if isinstance(each, Reversed) else forward)
+
+
+def test_the_first_ratio_is_exactly_one_whatever_the_micro_batches():
+    for rows in (0, 2):
+        run = run_of(REINFORCE.record, TinyNetwork(dtype=torch.float32))
+        run.learner().rows_per_micro = rows
+        batch = language_batch(dtype=torch.float32).with_(proximal_logp=None)
+        loss = run.learner().gradient(1.0 * Clip(), batch)
+        assert loss.metrics["kl_proximal"] == 0 and loss.logp is not None and not loss.logp.requires_grad
+        assert torch.equal(loss.logp[batch.present], run.learner().evaluate(batch).logp[batch.present])
 
 
 def test_every_epoch_sees_every_row_in_an_order_of_its_own():

@@ -15,8 +15,8 @@ from melior.trajectories import Trajectories
 class Gradient(Update):
     """Epochs of shuffled minibatches, one optimizer step each; by default a single step on the whole batch.
 
-    With more than one step the proximal log-probabilities are those of the policy before the first; with one they are
-    the step's own, and the ratio is 1 by construction.
+    The proximal log-probabilities are those of the policy before the first step. When that step sees the whole batch
+    they are its own, and its ratio is 1 by construction; otherwise they are evaluated beforehand.
 
     Attributes:
         epochs: passes over the batch.
@@ -33,18 +33,22 @@ class Gradient(Update):
     kl_stop: float = 0.0
 
     def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> Stats:
-        if self.epochs * self.minibatches > 1:
+        if self.minibatches > 1:
             batch = learner.record(batch)
         if self.unit == "step":
             batch = batch.steps()
         figures: list[Stats] = []
         for epoch in range(self.epochs):
             for mini in learner.minibatches(batch, self.minibatches, run.rng(f"minibatch-{epoch}")):
-                loss = learner.gradient(objective, self.each(mini))
+                seen = self.each(mini)
+                loss = learner.gradient(objective, seen)
                 metrics = {name: float(value) for name, value in loss.metrics.items()}
                 if self.kl_stop and metrics["kl_proximal"] > self.kl_stop:
                     learner.zero_grad()
                     return mean_stats(figures) | {"updates": float(len(figures))}
+                if batch.proximal_logp is None and self.epochs > 1:
+                    own = seen.group is batch.group  # the transform left the rows in their places
+                    batch = batch.with_(proximal_logp=loss.logp) if own else learner.record(batch)
                 figures.append({**metrics, "loss": float(loss.value), **learner.step()})
         return mean_stats(figures) | {"updates": float(len(figures))}
 

@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
 def test_progress_and_summary_of_a_run_that_no_one_watches(capsys):
     assert command(["train", *LOCK, "--out", "a", "--eval-every", "2"]) == 0
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "measure it: melior eval a    use it: a/model"
+    assert said.out.splitlines()[-2:] == ["measure it: melior eval a    use it: a/model", "read it: a/report.html"]
     assert "pass@1  " in said.out and " -> " in said.out and "3 steps" in said.out
     lines = said.err.splitlines()
     assert lines[0].startswith("rloo: 3 steps of 4 prompts x 8 completions of at most 2 tokens; 96 trained parameters")

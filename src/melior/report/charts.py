@@ -80,7 +80,7 @@ def line_chart(title: str, how: str, unit: str, series: Sequence[Series]) -> Cha
     to_y = _scale(low, high, HEIGHT - BOTTOM, TOP)
     curves = tuple(_curve(each, to_x, to_y) for each in series)
     known = [dict(zip(each.steps, each.values, strict=True)) for each in series]
-    rows = [(f"{step:g}", tuple(number_text(each.get(step)) for each in known)) for step in steps]
+    rows = [(f"{step:g}", tuple(plain_number(each.get(step)) for each in known)) for step in steps]
     shown = _spaced(len(rows), MOST_ROWS)
     under = _spaced(len(rows), MOST_POINTS)
     x_ticks = [value for value in _nice(first, last, 5) if value == round(value)]
@@ -146,12 +146,13 @@ class Band:
     high: float
 
 
-def bands(figures: Sequence[tuple[float, float, float]]) -> tuple[list[Band], float, float]:
+def bands(figures: Sequence[Sequence[float]]) -> tuple[list[Band], float, float]:
     """Intervals on one scale, and its ends: 0 to 1 where all lie in it, else what they span."""
-    edges = [edge for figure in figures for edge in figure]
+    edges = [float(edge) for figure in figures for edge in figure]
     low, high = (0.0, 1.0) if min(edges) >= 0 and max(edges) <= 1 else _axis([*edges, 0.0])[:2]
     to_x = _scale(low, high, 0, 100)
-    return [Band(*(round(to_x(edge), 2) for edge in figure)) for figure in figures], low, high
+    found = [Band(*(round(to_x(float(edge)), 2) for edge in figure)) for figure in figures]
+    return found, low, high
 
 
 def _curve(series: Series, to_x: Scale, to_y: Scale) -> Curve:
@@ -165,7 +166,7 @@ def _curve(series: Series, to_x: Scale, to_y: Scale) -> Curve:
         for step, value in zip(series.steps, series.values, strict=True):
             low, high = series.spread.get(step, (value, value))
             marks.append((to_x(step), to_y(value), to_y(low), to_y(high)))
-    ends = f"{number_text(series.values[0])} → {number_text(series.values[-1])}"
+    ends = f"{plain_number(series.values[0])} → {plain_number(series.values[-1])}"
     return Curve(series.label, _path(points), smooth, ends, tuple(marks))
 
 
@@ -194,8 +195,8 @@ def _told(series: Series) -> str:
     low, high = values.index(min(values)), values.index(max(values))
     name = f"{series.label}: " if series.label else ""
     return (
-        f"{name}{number_text(values[0])} at step {steps[0]:g}, {number_text(values[-1])} at step {steps[-1]:g}; "
-        f"lowest {number_text(values[low])} at step {steps[low]:g}, highest {number_text(values[high])} at step "
+        f"{name}{plain_number(values[0])} at step {steps[0]:g}, {plain_number(values[-1])} at step {steps[-1]:g}; "
+        f"lowest {plain_number(values[low])} at step {steps[low]:g}, highest {plain_number(values[high])} at step "
         f"{steps[high]:g}."
     )
 
@@ -247,3 +248,9 @@ def _spaced(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def plain_number(value: float | None) -> str:
+    """As `number_text`, whole numbers without decimals."""
+    whole = value is not None and value == round(value) and abs(value) < 1e6
+    return f"{value:.0f}" if whole else number_text(value)

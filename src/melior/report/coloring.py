@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from melior.loops.summary import number_text
+from melior.report.charts import plain_number
 from melior.report.completions import ADVANTAGE, ENTROPY, GAP, LOGP, Completion, Rollouts
 
 LEVELS = 3
+FAINTEST = 0.05  # of the scale; what is below is left uncolored
 MOST_TOKENS, MOST_ROWS = 600, 200
 _HOW = {
     ADVANTAGE: "Blue tokens are made likelier by the step, orange ones less likely; the deeper, the more.",
@@ -32,16 +34,16 @@ class Quantity:
 
     def level(self, value: float) -> int:
         """-3 to 3."""
-        share = value / self.scale if self.scale else 0.0
-        level = min(LEVELS, int(abs(share) * LEVELS + 0.5))
+        share = abs(value) / self.scale
+        level = min(LEVELS, math.ceil(share * LEVELS)) if share > FAINTEST else 0
         return -level if value < 0 and self.two_sided else level
 
     @property
     def legend(self) -> list[tuple[int, str]]:
-        """(level, value) from one end to the other."""
+        """(level, the greatest value that has it) from one end to the other."""
         sign = -1 if self.name == LOGP else 1
         levels = range(-LEVELS, LEVELS + 1) if self.two_sided else range(LEVELS + 1)
-        return [(level, number_text(sign * level / LEVELS * self.scale)) for level in levels]
+        return [(level, plain_number(sign * level / LEVELS * self.scale)) for level in levels]
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Coloring:
-    """The completions that are shown, by step, and the quantities their tokens can be colored by."""
+    """The completions that are shown, by step, and the quantities their tokens can be colored by.
 
+    `start` is the key of the one to begin with: the first that tells the tokens of a completion apart.
+    """
+
+    start: str
     quantities: tuple[Quantity, ...]
     steps: tuple[tuple[Rollouts, tuple[Example, ...]], ...]
 
@@ -76,8 +82,11 @@ class Coloring:
 def coloring(steps: Sequence[tuple[Rollouts, int]]) -> Coloring:
     """The best and the worst completions of some steps, so many of each, on common scales."""
     chosen = [(rollouts, _chosen(rollouts, count)) for rollouts, count in steps]
-    quantities = _quantities([completion for _, each in chosen for _, completion in each])
+    completions = [completion for _, each in chosen for _, completion in each]
+    quantities = _quantities(completions)
+    telling = [q.key for q in quantities if any(_varies(completion, q.name) for completion in completions)]
     return Coloring(
+        next(iter([*telling, *(q.key for q in quantities)]), ""),
         quantities,
         tuple(
             (rollouts, tuple(_example(label, completion, quantities) for label, completion in each))
@@ -108,12 +117,16 @@ def _quantities(completions: Sequence[Completion]) -> tuple[Quantity, ...]:
     return tuple(found)
 
 
+def _varies(completion: Completion, name: str) -> bool:
+    return len({piece.values[name] for piece in completion.pieces if name in piece.values and piece.trained}) > 1
+
+
 def _example(label: str, completion: Completion, quantities: Sequence[Quantity]) -> Example:
     tokens = []
     for piece in completion.pieces[:MOST_TOKENS]:
         levels = [(q.key, q.level(piece.values[q.name])) for q in quantities if q.name in piece.values]
         classes = ["t", *(f"{key}-{'m' if level < 0 else 'p'}{abs(level)}" for key, level in levels if level)]
-        cells = tuple(number_text(piece.values.get(q.name)) for q in quantities)
+        cells = tuple(plain_number(piece.values.get(q.name)) for q in quantities)
         told = ", ".join(f"{q.name} {cell}" for q, cell in zip(quantities, cells, strict=True))
         if not piece.trained:
             classes.append("given")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from melior.storage.rollouts import read_rollouts
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 # Per-token quantities: name -> how it is told.
 ADVANTAGE, LOGP, ENTROPY, GAP = "advantage", "log-probability", "entropy", "trainer minus sampler"
-HIDDEN = {"answer", "row_prompt", "group", "length", "slot", "sibling", "limit", "row_value"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Completion:
         components: raw rewards by name.
         answer: the reference answer of the row's data, "" without one.
         truncated: whether the token limit cut it off.
-        pieces: the tokens; () where they cannot be told apart for want of a tokenizer.
+        split: makes `pieces`, which most rows are never asked for.
     """
 
     group: int
@@ -50,7 +50,12 @@ class Completion:
     components: Mapping[str, float]
     answer: str
     truncated: bool
-    pieces: tuple[Piece, ...]
+    split: Callable[[], tuple[Piece, ...]]
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The tokens; () where they cannot be told apart for want of a tokenizer."""
+        return self.split()
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,10 @@ def _completion(row: Mapping[str, Any], decode: Callable[[Sequence[int]], str] |
     advantage = row.get("advantage")
     trained = [a for a, m in zip(advantage, mask, strict=False) if m] if isinstance(advantage, list) else []
     components = {key[7:]: value for key, value in row.items() if key.startswith("reward/") and value is not None}
-    prompt = row.get("row_prompt") if isinstance(row.get("row_prompt"), str) else row.get("prompt_text")
     text = str(row.get("text") or "")
     return Completion(
         group=int(row.get("group", 0)),
-        prompt=str(row.get("prompt_text") or prompt or ""),
+        prompt=str(row.get("prompt_text") or row.get("row_prompt") or ""),
         text=text,
         reward=row.get("reward"),
         advantage=sum(trained) / len(trained) if trained else None,
@@ -129,7 +133,7 @@ def _completion(row: Mapping[str, Any], decode: Callable[[Sequence[int]], str] |
         components={name: float(value) for name, value in components.items()},
         answer=str(row.get("answer") or ""),
         truncated=bool(row.get("truncated")),
-        pieces=_pieces(row.get("token_ids") or [], text, mask, _quantities(row), decode),
+        split=lambda: _pieces(row.get("token_ids") or [], text, mask, _quantities(row), decode),
     )
 
 

@@ -62,11 +62,6 @@ ROOMS = (
                 (("episode_length", "mean"),),
                 "steps",
             ),
-        ),
-    ),
-    Room(
-        "Exploration",
-        (
             Figure(
                 "Entropy",
                 "How undecided the policy is at a token. A slow fall is learning; a fall to 0 early ends exploration, "
@@ -83,7 +78,7 @@ ROOMS = (
         ),
     ),
     Room(
-        "Size of the step",
+        "Steps and distances",
         (
             Figure(
                 "Gradient norm",
@@ -109,11 +104,6 @@ ROOMS = (
                 "No measure of progress: for many methods it is near 0 however well the policy learns.",
                 (("loss", "objective"),),
             ),
-        ),
-    ),
-    Room(
-        "Distances",
-        (
             Figure(
                 "From the reference",
                 "Divergence from the reference policy. It grows while the policy learns; a sudden climb means it is "
@@ -145,23 +135,6 @@ ROOMS = (
         ),
     ),
     Room(
-        "Lengths",
-        (
-            Figure(
-                "Length of completions",
-                "A drift that the reward does not explain is usually a fault of the objective or of the verifier.",
-                (("length_mean", "mean"), ("length_max", "longest")),
-                "tokens",
-            ),
-            Figure(
-                "Cut-off completions",
-                "Share that the token limit cut off. They rarely earn anything; when many, raise max_tokens.",
-                (("truncated_share", "share"),),
-                "share",
-            ),
-        ),
-    ),
-    Room(
         "Critic",
         (
             Figure(
@@ -187,18 +160,31 @@ ROOMS = (
         ),
     ),
     Room(
-        "Work",
+        "Lengths and work",
         (
+            Figure(
+                "Length of completions",
+                "A drift that the reward does not explain is usually a fault of the objective or of the verifier.",
+                (("length_mean", "mean"), ("length_max", "longest")),
+                "tokens",
+            ),
+            Figure(
+                "Cut-off completions",
+                "Share that the token limit cut off. They rarely earn anything; when many, raise max_tokens.",
+                (("truncated_share", "share"),),
+                "share",
+            ),
             Figure(
                 "Tokens", "Completion tokens sampled in the step, those of dropped rows included.", (("tokens", ""),)
             ),
             Figure(
-                "Rows",
-                "What is trained on, and what carries no gradient and is not sent backward. Where nearly all are "
-                "without, most of the sampling is wasted.",
-                (("rows", "trained on"), ("rows_skipped", "without a gradient")),
+                "Rows without a gradient",
+                "What is trained on but could move nothing, and is not sent backward. Where these are nearly all, most "
+                "of the sampling is wasted.",
+                (("rows_skipped", "rows"),),
                 "rows",
             ),
+            Figure("Rows", "What is trained on, after the curriculum.", (("rows", "rows"),), "rows"),
             Figure("Refills", "Further rounds of prompts that the curriculum asked for.", (("refills", "rounds"),)),
             Figure("Episodes", "How many ended in the step; the means above are over them.", (("episodes", "ended"),)),
             Figure("Tokens a second", "Sampled tokens over the whole step's time.", (("tokens_per_second", "rate"),)),

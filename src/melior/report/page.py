@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from melior.errors import UserError
-from melior.loops.summary import count_text, interval_text, is_interval, number_text, time_text
+from melior.loops.summary import count_text, interval_text, is_interval, time_text
 from melior.records.describe import stage_rows
 from melior.records.differences import Difference, differences
-from melior.report.charts import Chart, Series, bands, histogram, line_chart
+from melior.report.charts import Chart, Series, bands, histogram, line_chart, plain_number
 from melior.report.coloring import Coloring, coloring
 from melior.report.completions import printable
 from melior.report.data import RunData, read_run
@@ -60,6 +61,16 @@ def can_report() -> bool:
 
 def page(run: RunData) -> str:
     """The report as one HTML document that loads nothing."""
+    text = _template().render(**_content(run))
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# ---- inside
+
+
+@functools.lru_cache(maxsize=1)
+def _template() -> Any:
+    """Compiled once, which takes longer than to fill it in."""
     import jinja2
 
     templates = jinja2.Environment(
@@ -69,12 +80,8 @@ def page(run: RunData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"printable": printable, "number": number_text, "figure": interval_text}
-    text = templates.get_template("run.html.j2").render(**_content(run))
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-# ---- inside
+    templates.filters |= {"printable": printable, "number": plain_number, "figure": interval_text}
+    return templates.get_template("run.html.j2")
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,9 @@ def _content(run: RunData) -> dict[str, Any]:
 
 
 def _task(plain: Mapping[str, Any]) -> str:
-    return str(plain.get("env") or plain.get("data") or plain.get("task") or "its task")
+    """What is learnt, in short: of a path its last two names."""
+    task = str(plain.get("env") or plain.get("data") or plain.get("task") or "its task")
+    return "/".join(Path(task).parts[-2:]) if "/" in task else task
 
 
 def _size(run: RunData) -> list[tuple[str, str]]:
@@ -172,7 +181,7 @@ def _held_out(run: RunData) -> Chart | None:
     if len(points) < 2:
         return None
     steps = sorted(points)
-    how = "On prompts the run does not learn from, with 95 % intervals where they were computed. This is the result."
+    how = "On what the run does not learn from, with 95 % intervals where they were computed. This is the result."
     series = Series("", steps, [points[step] for step in steps], spread, marked=True)
     return line_chart("Held-out score", how, "score", [series])
 

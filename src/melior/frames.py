@@ -1,8 +1,8 @@
-"""The frames besides the line: off-policy control as phases of network updates, and solvers of finite problems."""
+"""The frames besides the line: phases of updates for control, solvers of finite problems, layouts of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -149,3 +149,18 @@ class Solver(Part):
 
     def __call__(self, problem: Any) -> Solution:
         raise NotImplementedError("a Solver is a part of its own: write __call__(problem) -> Solution")
+
+
+# ---- layouts of a micro-batch
+
+
+class Layout(Part):
+    """prompts, lengths, attention -> which rows of a micro-batch share one row of the forward pass.
+
+    A layout changes what a step costs, never what it computes: policies apply it, and objectives cannot tell.
+    """
+
+    def __call__(
+        self, prompts: Sequence[tuple[int, ...]], lengths: Sequence[int], attention: float
+    ) -> list[list[int]] | None:
+        raise NotImplementedError("a Layout is a part of its own: write __call__(prompts, lengths, attention) -> plan")

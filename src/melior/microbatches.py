@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from melior.parts import POOLED, Evaluation, Needs
+from melior.policies.packing import PrefixGrouper, siblings
 from melior.policies.policy import GivesLogits, Policy
 from melior.trajectories import Trajectories
 
 
 def slices(batch: Trajectories, rows: int) -> Iterator[torch.Tensor]:
-    """Indices of micro-batches of at most `rows` rows, those of similar length together."""
+    """Indices of micro-batches of at most `rows` rows: those of similar length together, or siblings where it pays.
+
+    A policy may encode a prompt once for all its rows in a micro-batch; rows of similar length need less padding.
+    What decides is the number of tokens.
+    """
     if len(batch) <= rows:
         yield torch.arange(len(batch), device=batch.group.device)
         return
-    yield from batch.length.argsort(stable=True).split(max(rows, 1))
+    similar = list(batch.length.argsort(stable=True).split(max(rows, 1)))
+    together = _siblings_together(batch, max(rows, 1))
+    if together is not None and _tokens(batch, together) <= (1 - PrefixGrouper().saving) * _tokens(batch, similar):
+        yield from together
+    else:
+        yield from similar
+
+
+def _siblings_together(batch: Trajectories, rows: int) -> list[torch.Tensor] | None:
+    """Micro-batches that split no group which fits into one; None where no two rows share a prompt of tokens."""
+    if not isinstance(batch.prompt, tuple) or not batch.prompt or not isinstance(batch.prompt[0], tuple):
+        return None
+    lengths, groups = batch.length.tolist(), siblings(batch.prompt)
+    if len(groups) == len(batch):
+        return None
+    found: list[list[int]] = []
+    for group in sorted(groups, key=lambda group: max(lengths[row] for row in group)):
+        ordered = sorted(group, key=lambda row: lengths[row])
+        for part in (ordered[first : first + rows] for first in range(0, len(ordered), rows)):
+            if found and len(found[-1]) + len(part) <= rows:
+                found[-1].extend(part)
+            else:
+                found.append(part)
+    return [torch.tensor(part, device=batch.group.device) for part in found]
+
+
+def _tokens(batch: Trajectories, parts: Sequence[torch.Tensor]) -> int:
+    """Tokens, padding included, that pass through a policy which packs siblings where that makes them fewer."""
+    lengths, total = batch.length.tolist(), 0
+    for part in parts:
+        rows = part.tolist()
+        packed: dict[tuple[int, ...], int] = {}
+        for row in rows:
+            packed[batch.prompt[row]] = packed.get(batch.prompt[row], len(batch.prompt[row])) + lengths[row]
+        apart = max(len(batch.prompt[row]) + lengths[row] for row in rows)
+        total += min(len(packed) * max(packed.values()), len(rows) * apart)
+    return total
 
 
 def rows_that_fit(policy: Policy, batch: Trajectories) -> int:

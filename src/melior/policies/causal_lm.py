@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from melior.data.tokenizer import end_ids
@@ -19,7 +17,10 @@ from melior.policies.chunked import evaluate_chunks, functionals, other_sources
 from melior.policies.decoding import CachedDecoder
 from melior.policies.lora import Adapter
 from melior.policies.output import OutputHead
+from melior.policies.packable import attention_share, mask_type, packs, window
+from melior.policies.packing import PrefixGrouper
 from melior.policies.policy import GivesLogits, LogitSource
+from melior.policies.rows import Rows
 from melior.policies.silence import without_bars
 from melior.policies.value_head import FILE, ValueHead
 from melior.trajectories import Trajectories
@@ -46,6 +47,7 @@ class CausalLM:
         vocabulary, context, stop_ids: as in `TextPolicy`.
         trained: names of the network's parameters that training changes.
         chunk_elements: most logits (positions * vocabulary) that exist at once.
+        packing: how rows of one prompt share its encoding where that pays; None keeps them apart.
     """
 
     likelihood: Literal["exact", "surrogate", "none"] = "exact"
@@ -70,6 +72,7 @@ class CausalLM:
         self.value_head: ValueHead | None = None
         self.value_from = value_from
         self.chunk_elements = CHUNK_ELEMENTS
+        self.packing: PrefixGrouper | None = PrefixGrouper()
         config = network.config.get_text_config()
         self.vocabulary = int(network.get_output_embeddings().weight.shape[0])
         self.context = int(getattr(config, "max_position_embeddings", None) or 2**31)
@@ -77,6 +80,9 @@ class CausalLM:
         self.trained = tuple(name for name, value in network.named_parameters() if value.requires_grad)
         _silence(network, gradient_checkpointing)
         self.output = OutputHead.of(network)
+        self.window = window(config)
+        self._attention = attention_share(network)
+        self._packs: bool | None = None  # whether the model takes packed rows; found out when they first matter
 
     @property
     def device(self) -> torch.device:
@@ -114,7 +120,7 @@ class CausalLM:
         wanted, sources = functionals(needs), other_sources(needs, others or {}, batch)
         pooled = _wanted("hidden", plain)
         with self.active():
-            rows = Rows.of(batch, self.device, whole=pooled is not None)
+            rows = self._laid_out(batch, whole=pooled is not None)
             hidden, logits, middle = self._forward(rows, pooled is not None)
             found = evaluate_chunks(hidden, rows.tokens, logits, wanted, sources, self._chunk_rows())
         if (with_gradient := _wanted("value", plain)) is not None:
@@ -135,7 +141,7 @@ class CausalLM:
     def logit_source(self, batch: Trajectories) -> LogitSource:
         """The logits after temperature of the batch's actions, by chunks and without gradient."""
         with self.active():
-            hidden, logits, _ = self._forward(Rows.of(batch, self.device), False)
+            hidden, logits, _ = self._forward(self._laid_out(batch), False)
 
         def chunk(first: int, last: int) -> torch.Tensor:
             with torch.no_grad(), self.active():
@@ -282,11 +288,30 @@ class CausalLM:
             raise RunError("values are needed, but the policy was not prepared for them; call prepare(needs) first")
         return self.value_head(hidden)
 
+    def _laid_out(self, batch: Trajectories, whole: bool = False) -> Rows:
+        """The micro-batch as the network sees it: siblings behind one prompt where that is exact and pays."""
+        plan = None
+        if self.packing is not None:
+            lengths = batch.length.cpu()
+            kept = (lengths if whole else (lengths - 1).clamp(min=0)).tolist()
+            plan = self.packing(batch.prompt, kept, self._attention)
+            if plan is not None:
+                longest = max(len(prompt) + n for prompt, n in zip(batch.prompt, kept, strict=True))
+                plan = plan if longest <= self.window and self._takes_packed_rows() else None
+        return Rows.of(batch, self.device, whole, plan)
+
+    def _takes_packed_rows(self) -> bool:
+        if self._packs is None:
+            with torch.autocast(self.device.type, enabled=False):
+                self._packs = packs(self.network, self.output)
+        return self._packs
+
     def _forward(
         self, rows: Rows, middle: bool
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor, int, int], torch.Tensor], torch.Tensor | None]:
-        """Last hidden states [M,d] at the actions, their logits by chunks, and the middle layer [B,L,d] if asked."""
-        out = self.output.run(self.network, rows.ids, rows.positions(), middle)
+        """Last hidden states [M,d] at the actions, their logits by chunks, and the middle layer [P,L,d] if asked."""
+        mask = rows.mask(mask_type(self.network, self.autocast))
+        out = self.output.run(self.network, rows.ids, rows.positions, middle, mask)
         hidden = out.hidden.flatten(0, 1)[rows.before]
         full = None if out.logits is None else out.logits.flatten(0, 1)[rows.before]
 
@@ -295,69 +320,6 @@ class CausalLM:
             return raw.to(self.dtype) / self.temperature
 
         return hidden, logits, out.middle
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A micro-batch as one rectangle of token ids: prompt, then completion, then padding on the right.
-
-    Causal attention never looks right, so neither a mask nor a pad token is needed.
-
-    Attributes:
-        ids: [B,L] token ids.
-        before: [M] places in the flattened [B,L] whose logits predict the M actions that exist.
-        tokens: [M] those actions.
-        place: [M] their places in the flattened [B,T].
-        shape: (B, T).
-        prompts: [B] prompt lengths.
-        lengths: [B] completion lengths.
-    """
-
-    ids: torch.Tensor
-    before: torch.Tensor
-    tokens: torch.Tensor
-    place: torch.Tensor
-    shape: tuple[int, int]
-    prompts: torch.Tensor
-    lengths: torch.Tensor
-
-    @classmethod
-    def of(cls, batch: Trajectories, device: torch.device, whole: bool = False) -> Rows:
-        """`whole` keeps each row's last token too, whose logits predict nothing."""
-        assert batch.tokens is not None
-        tokens, lengths = batch.tokens.cpu().numpy(), batch.length.cpu().numpy().astype(np.int64)
-        before = np.array([len(prompt) for prompt in batch.prompt], dtype=np.int64)
-        if len(before) and before.min() < 1:
-            raise ValueError(f"row {int(before.argmin())} has an empty prompt; it needs at least one token")
-        b, t = tokens.shape
-        width = max(int((before + lengths).max()) - (not whole), 1) if b else 1
-        ids = np.zeros((b, width + 1), dtype=np.int64)
-        for row, prompt, completion, length in zip(ids, batch.prompt, tokens, lengths, strict=True):
-            row[: len(prompt)] = prompt
-            row[len(prompt) : len(prompt) + length] = completion[:length]
-        rows, columns = np.nonzero(np.arange(t) < lengths[:, None])
-        flat = torch.from_numpy(
-            np.stack([rows * width + before[rows] - 1 + columns, tokens[rows, columns], rows * t + columns])
-        )
-        at, chosen, place = flat.to(device)
-        sizes = torch.from_numpy(np.stack([before, lengths])).to(device)
-        return cls(torch.from_numpy(ids[:, :width]).to(device), at, chosen, place, (b, t), sizes[0], sizes[1])
-
-    def positions(self) -> torch.Tensor:
-        """[B,L] position ids."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device).expand_as(self.ids)
-
-    def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """[M] -> [B,T], zeros elsewhere."""
-        b, t = self.shape
-        return values.new_zeros(b * t).index_copy(0, self.place, values).view(b, t)
-
-    def pool(self, states: torch.Tensor, most: int) -> torch.Tensor:
-        """[B,L,d] -> [B,d]: the mean over each row's last `most` completion tokens; zero for an empty completion."""
-        column = torch.arange(self.ids.shape[1], device=self.ids.device)
-        end, count = (self.prompts + self.lengths)[:, None], self.lengths.clamp(max=most)[:, None]
-        last = ((column < end) & (column >= end - count)).to(states.dtype)
-        return (last[:, None] @ states).squeeze(1) / count.clamp(min=1)
 
 
 def _wanted(quantity: str, needs: set[Need]) -> bool | None:

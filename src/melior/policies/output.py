@@ -54,8 +54,15 @@ class OutputHead:
             logits = logits * self.scale
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
-    def run(self, network: Any, ids: torch.Tensor, positions: torch.Tensor, middle: bool) -> Forward:
-        """Pass [B,L] token ids through the model."""
+    def run(
+        self,
+        network: Any,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        middle: bool,
+        mask: torch.Tensor | None = None,
+    ) -> Forward:
+        """Pass [B,L] token ids through the model; `mask` [B,1,L,L] replaces its causal one."""
         whole = self.scale is None
         body = network if whole else network.base_model
         out = body(
@@ -64,6 +71,7 @@ class OutputHead:
             use_cache=False,
             output_hidden_states=middle or whole,
             return_dict=True,
+            **({} if mask is None else {"attention_mask": mask}),
         )
         states: tuple[torch.Tensor, ...] = out.hidden_states if middle or whole else ()
         hidden = states[-1] if whole else out.last_hidden_state

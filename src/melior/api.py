@@ -198,6 +198,8 @@ def _begin(
         progress.note(trainee.preview(short=True))
         with _saying_what_is_saved(path):
             training.start()
+            if not quiet and hasattr(trainee, "example"):
+                progress.note(trainee.example())
             return _run(training, quiet)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from melior.cli import run as command
 from runs import sums, write_rows
 
@@ -21,7 +23,11 @@ def test_a_prompt_a_sample_its_mask_its_rewards_and_the_sizes(tmp_path, monkeypa
     assert len(tokens.rstrip(" …")) == len(marks) and set(marks) == {"^", "|"}
     assert "rewards on it: numeric " in said
     assert "rewards on the reference answer" in said and "numeric 1, length 1" in said
-    assert "completion tokens a step (768 at most)" in said and " GB for weights" in said and " took " in said
+    assert "completion tokens a step (768 at most)" in said and " of memory besides the program itself: " in said
+    assert re.search(
+        r"estimate: .* a step \(.* sampling, .* rewards, .* learning\); .* for 10 steps and 2 evaluations", said
+    )
+    assert "these are estimates, from 4 completions and one gradient on this machine" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
 
 

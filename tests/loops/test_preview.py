@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 import melior
 from melior.loops.given import Given
 from melior.loops.language import build
-from melior.loops.preview import language_preview
+from melior.loops.preview import example_text, language_preview
 from melior.settings import LanguageSettings
-from runs import sums
+from runs import rows, sums, text_run
 
 
 def built(method="grpo", **settings):
@@ -41,3 +45,39 @@ def test_a_pinned_size_and_a_prefill_are_those_shown():
     assert "=1\n" in text
     reference = next(line for line in text.splitlines() if line.startswith("rewards on the reference answer"))
     assert reference.endswith("numeric 1")  # the prefilled 1 is no part of it
+
+
+def test_special_tokens_are_shown_by_their_names():
+    run = built(data=sums(4), task="", reward=("numeric",), max_tokens=24)
+    eos = run.learner().policy.tokenizer.eos_token
+    text = language_preview(run, short=False)
+    sample = next(line for line in text.splitlines() if line.startswith("sample ("))
+    assert sample.endswith(f"|{eos}") == ("ended by itself" in sample)
+    batch = run.sample(run.next_prompts(1), 1)
+    ended = replace(batch, tokens=torch.full_like(batch.tokens, run.learner().policy.stop_ids[0]))
+    shown = example_text(run, run.world.judge(run, ended)).splitlines()
+    assert shown[0].startswith("held-out prompt: ") and shown[1].split(": ", 1)[1].split("|")[0] == eos.split("|")[0]
+
+
+def test_step_0_shows_a_completion_of_the_first_evaluation(tmp_path, capsys):
+    calls = []
+
+    def seen(completions, **columns):
+        calls.append(len(completions))
+        return [0.5 for _ in completions]
+
+    text_run(tmp_path / "a", data=sums(), reward=seen, steps=1, eval_prompts=2, quiet=False)
+    said = capsys.readouterr().err.splitlines()
+    first = next(i for i, line in enumerate(said) if line.startswith("step 0/1"))
+    assert said[first + 1].startswith("held-out prompt: ") and said[first + 2].startswith("sample (")
+    assert said[first + 3].startswith("trained tokens (^):") and said[first + 4] == "rewards on it: seen 0.5"
+    assert not any("reference answer" in line for line in said)  # which would be one more call of the user's function
+    loud, calls[:] = list(calls), []
+    text_run(tmp_path / "b", data=sums(), reward=seen, steps=1, eval_prompts=2)
+    assert calls == loud and rows(tmp_path / "a") == rows(tmp_path / "b")
+
+
+def test_step_0_shows_what_a_verifier_says_of_the_reference_answer(tmp_path, capsys):
+    text_run(tmp_path / "a", data=sums(), reward="numeric", steps=0, eval_prompts=2, quiet=False)
+    said = capsys.readouterr().err
+    assert "rewards on the reference answer 3" in said and "numeric 1" in said

@@ -15,7 +15,7 @@ from melior.data import columns_of as shared_columns
 from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.given import Given
-from melior.loops.preview import language_preview
+from melior.loops.preview import example_text, language_preview
 from melior.loops.trainee import RunTrainee
 from melior.method import Method
 from melior.optimizers import make_optimizer
@@ -134,6 +134,11 @@ class LanguageTrainee(RunTrainee):
     def preview(self, short: bool = False) -> str:
         """What the run is about to do, in words."""
         return language_preview(self.run, short)
+
+    def example(self) -> str:
+        """One completion of the last evaluation with its mask and rewards, in words."""
+        seen = self.run.world.example  # type: ignore[attr-defined]
+        return "" if seen is None else example_text(self.run, seen)
 
     def record(self, folder: RunFolder) -> None:
         """The step's rollouts, as Parquet; those that the curriculum did not keep in files of their own."""

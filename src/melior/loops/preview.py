@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from melior.loops.estimate import estimate_lines
 from melior.policies.policy import TextPolicy
+from melior.prompts import Prompt
 from melior.run import Run
 from melior.trajectories import Trajectories
-
-GIGA = 1e9
 
 
 def language_preview(run: Run, short: bool) -> str:
     """What a language run is about to do; nothing of the run moves.
 
-    `short` leaves out the sampled completion and the estimate, which cost a few seconds on a large model.
+    `short` leaves out the sampled completion and the estimate, which cost some seconds on a large model.
     """
     position = run.world.state()
     prompts = run.next_prompts(2)
@@ -27,16 +27,31 @@ def language_preview(run: Run, short: bool) -> str:
     policy: TextPolicy = run.learner().policy  # type: ignore[assignment]
     lines = [
         f"{run.method.name}: {_sizes(run)}",
-        f"prompt ({len(prompts[0].ids)} tokens): {_shown(prompts[0].text)}",
+        f"prompt ({len(prompts[0].ids)} tokens): {_prompt_text(prompts[0], policy)}",
     ]
     if short:
         return "\n".join(lines)
+    batch = run.sample(prompts, 2)
     began = time.perf_counter()
-    batch = run.world.judge(run, run.sample(prompts, 2))
-    took = time.perf_counter() - began
+    batch = run.world.judge(run, batch)
+    judged = time.perf_counter() - began
     lines += [f"its ids: {_ids(prompts[0].ids)}", *_sample_lines(batch, policy), _reference_line(run, batch)]
     run.world.load_state(position)  # the next sample is the step's first again
-    lines += [*(f"note: {note}" for note in run.notes), *_estimate(run, batch, took)]
+    lines += [*(f"note: {note}" for note in run.notes), *estimate_lines(run, batch, judged)]
+    return "\n".join(line for line in lines if line)
+
+
+def example_text(run: Run, batch: Trajectories) -> str:
+    """The first completion of a batch that was judged, with its prompt, its mask and the rewards; nothing moves."""
+    policy: TextPolicy = run.learner().policy  # type: ignore[assignment]
+    position = run.world.state()
+    prompt = _prompt_text(batch.objects["source"][0], policy)
+    lines = [f"held-out prompt: {prompt}", *_sample_lines(batch, policy)]
+    # A function of the user's may cost money or count its calls: only `melior check` asks it about the reference too.
+    functions = run.world.rewards.functions  # type: ignore[attr-defined]
+    if not run.settings.reward or all(function.style == "verifier" for function in functions):
+        lines.append(_reference_line(run, batch))
+    run.world.load_state(position)
     return "\n".join(line for line in lines if line)
 
 
@@ -85,25 +100,18 @@ def _first(batch: Trajectories, **changes: tuple[Any, ...]) -> dict[str, tuple[A
     return {**{name: values[:1] for name, values in batch.objects.items()}, **changes}
 
 
-def _estimate(run: Run, batch: Trajectories, took: float) -> list[str]:
-    s = run.settings
-    learner = run.learner()
-    weights = sum(value.numel() * value.element_size() for value in learner.policy.state().values())
-    trained = sum(p.numel() * p.element_size() for p in learner.parameters())
-    states = {"adamw": 2, "sgd": 0}[s.optimizer]
-    memory = weights * (1 + len(run.scorers)) + trained * (1 + states)
-    rows = s.prompts * s.n
-    tokens = rows * float(batch.length.double().mean())
-    return [
-        f"estimate: about {tokens:,.0f} completion tokens a step ({rows * s.max_tokens:,} at most), "
-        f"{tokens * s.steps:,.0f} in all",
-        f"estimate: {memory / GIGA:.2f} GB for weights, gradient, optimizer and reference, activations not counted",
-        f"estimate: this sample of {len(batch)} completions took {took:.2f} s",
-    ]
+def _prompt_text(prompt: Prompt, policy: TextPolicy) -> str:
+    """The prompt as the policy reads it, its special tokens included."""
+    tokenizer = getattr(policy, "tokenizer", None)
+    return _shown(prompt.text if tokenizer is None else tokenizer.decode(list(prompt.ids), skip_special_tokens=False))
 
 
 def _piece(policy: TextPolicy, token: int) -> str:
-    return policy.decode([token]) or f"<{token}>"
+    """A token as text; a special one by the name that the tokenizer gives it."""
+    text = policy.decode([token])
+    if not text and hasattr(policy, "tokenizer"):
+        text = policy.tokenizer.convert_ids_to_tokens(token)
+    return text or f"<{token}>"
 
 
 def _visible(text: str) -> str:

@@ -49,6 +49,7 @@ class TextWorld:
         loader: makes a policy of a path, for scorers.
         columns: the user's columns, and whether every row holds a number there; those are tensors, others objects.
         position: training rows taken so far.
+        example: one completion of the last evaluation, to be shown.
     """
 
     settings: LanguageSettings
@@ -61,6 +62,7 @@ class TextWorld:
     loader: Callable[[str], Policy]
     columns: Mapping[str, bool]
     position: int = 0
+    example: Trajectories | None = None
 
     def __post_init__(self) -> None:
         names = [function.name for function in self.rewards.functions]
@@ -210,6 +212,7 @@ class TextWorld:
         samples = max(self.settings.eval_k)
         batch = self.judge(run, self.sample(run, prompts, samples, stream=f"eval-{seed}"))
         self._judged = {}
+        self.example = batch.rows([0])
         return held_out_figures(batch, self.settings.eval_k, self.settings.pass_at)
 
     def figures(self, run: Run, batch: Trajectories) -> Mapping[str, float]:

@@ -65,7 +65,7 @@ class Reads(Transform):
          "Clip(low=0.2, high=0.28) + 0.001 * ReferenceKL(estimator='k3', scorer='reference')"),
         (GroupRelative(None) | Whiten(3),
          "GroupRelative(scale=None, eps=1e-06, ddof=1, floor=0.0, single='zero') | "
-         "Whiten(clamp=3, over='tokens', eps=1e-08, ddof=1, floor=0.0)"),
+         "Whiten(clamp=3, over='tokens', eps=1e-08, ddof=1, floor=0.0, single='zero')"),
         (0.7 * LeaveOneOut() + 0.3 * AsIs(), "0.7 * LeaveOneOut() + 0.3 * AsIs()"),
         (LeaveOneOut() + AsIs(), "LeaveOneOut() + AsIs()"),
         (0.5 * (LeaveOneOut() | AsIs()) + AsIs(), "0.5 * (LeaveOneOut() | AsIs()) + AsIs()"),

@@ -31,7 +31,7 @@ class Scripted:
     """A text policy that always says the same words; each token is a letter, 1 ends."""
 
     likelihood, temperature = "exact", 1.0
-    evaluate = prepare = named_parameters = state = load_state = frozen = save = lambda self: None  # never called
+    evaluate = prepare = named_parameters = state = load_state = frozen = save = load = lambda self: None  # not called
     vocabulary, context, stop_ids, device = 27, 100, (1,), torch.device("cpu")
 
     def __init__(self, *texts: str, special: dict[str, int] | None = None, rows: int = 1000) -> None:

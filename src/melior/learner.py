@@ -68,16 +68,19 @@ class Learner:
             yield batch.rows(index).trimmed(), index
 
     def minibatches(
-        self, batch: Trajectories, count: int, generator: torch.Generator | None = None
+        self, batch: Trajectories, count: int, generator: torch.Generator | None = None, whole_groups: bool = False
     ) -> Iterator[Trajectories]:
-        """The batch itself for a count of 1, else `count` shuffled parts whose sizes differ by at most one row."""
+        """The batch itself for a count of 1, else `count` shuffled parts whose sizes differ by at most one row.
+
+        With `whole_groups` it is groups that are shuffled and counted, and each part keeps its rows in their order.
+        """
         if count <= 1:
             yield batch
             return
-        order = torch.randperm(len(batch), generator=generator).to(batch.group.device)
-        for index in order.tensor_split(count):
+        units = batch.group.unique() if whole_groups else torch.arange(len(batch), device=batch.group.device)
+        for index in units[torch.randperm(len(units), generator=generator).to(units.device)].tensor_split(count):
             if len(index):
-                yield batch.rows(index)
+                yield batch.rows(torch.isin(batch.group, index) if whole_groups else index)
 
     # ---- gradients
 

@@ -72,11 +72,13 @@ class Part:
     """Base of all parts: a frozen dataclass that says what it reads.
 
     A subclass lists its own reads in `reads`; a composite needs what its fields need. A part that is meaningful only
-    for a policy whose likelihood is exact sets `exact_likelihood`.
+    for a policy whose likelihood is exact sets `exact_likelihood`; one whose result for a row depends on the row's
+    siblings, so that it must never see part of a group, sets `whole_groups`.
     """
 
     reads: ClassVar[tuple[Need, ...]] = ()
     exact_likelihood: ClassVar[bool] = False
+    whole_groups: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -337,6 +339,9 @@ class Update(Part):
 
     def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> Stats:
         raise NotImplementedError("an Update is a part of its own: write __call__(learner, batch, objective, run)")
+
+    def check(self, objective: Part, aggregate: Aggregate) -> None:
+        """Before a run: raises UserError when it cannot serve this objective. By default any will do."""
 
 
 @dataclass(frozen=True)

@@ -221,8 +221,13 @@ class Run:
     # ---- setting up
 
     def prepare(self) -> None:
-        """Make scorers and memories, before the first step."""
+        """Make scorers and memories, before the first step.
+
+        Raises UserError when an update cannot serve its objective.
+        """
         for learner in self._learners:
+            method = self.method.of(learner)
+            method.update.check(method.objective, method.aggregate)
             self._make_scorers(learner)
             for name, memory in self.memories(learner):
                 self.state[name] = memory.init(self)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
+import melior
 from melior.advantages import Whiten
+from melior.errors import UserError
 from melior.methods.policy_gradient import REINFORCE
-from melior.objectives import Clip, PolicyGradient, SequenceMean
+from melior.objectives import Clip, PolicyGradient, Probe, SequenceMean
 from melior.parts import Evaluation, Transform
 from melior.trajectories import Trajectories
 from melior.updates import Gradient
@@ -122,6 +125,55 @@ def test_single_actions_may_be_shuffled():
     update(Gradient(1, 4, unit="step", each=Watch()))
     assert sum(len(mini) for mini in SEEN) == int(language_batch().mask.sum())
     assert all(mini.mask.shape[1] == 1 for mini in SEEN)
+
+
+@pytest.mark.parametrize("minibatches", [2, 3, 9])
+def test_groups_may_be_shuffled_whole(minibatches):
+    update(Gradient(2, minibatches, unit="group", each=Watch()))
+    batch = language_batch()
+    count = min(minibatches, 5)
+    epochs = [SEEN[:count], SEEN[count:]]
+    sizes = {int(g): int((batch.group == g).sum()) for g in batch.group.unique()}
+    for minis in epochs:
+        assert len(minis) == count
+        groups = [mini.group.unique().tolist() for mini in minis]
+        assert sorted(g for part in groups for g in part) == sorted(sizes)
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
+        for mini in minis:
+            assert all(int((mini.group == g).sum()) == sizes[int(g)] for g in mini.group.unique())
+            place = [batch.objects["text"].index(text) for text in mini.objects["text"]]
+            assert place == sorted(place)
+    assert [m.objects["text"] for m in epochs[0]] != [m.objects["text"] for m in epochs[1]]
+
+
+def test_what_needs_whole_groups_is_never_shown_a_part_of_one():
+    tpo = melior.get("tpo")
+    fits = [Gradient(), Gradient(epochs=4), Gradient(minibatches=2, unit="group")]
+    for part in fits:
+        run_of(tpo.but("fits", update=part), TinyNetwork())
+    sentence = "TargetMatching and PromptMean must see whole groups, and an update with unit='{}' and {} minibatches"
+    for part, told in [(Gradient(minibatches=2), ("row", 2)), (Gradient(unit="step"), ("step", 1))]:
+        with pytest.raises(UserError, match=re.escape(sentence.format(*told)) + r".*update\.unit=group"):
+            run_of(tpo.but("splits", update=part), TinyNetwork())
+    own = (1.0 * Clip()) + Clip().over(Probe())
+    with pytest.raises(UserError, match=r"^Probe must see whole groups"):
+        run_of(REINFORCE.record.but("own", objective=own, update=Gradient(minibatches=2)), TinyNetwork())
+
+
+def test_a_target_over_siblings_is_the_same_in_minibatches_of_whole_groups():
+    """The parts' gradients, weighted by their share of the prompts, add up to the whole batch's."""
+    tpo = melior.get("tpo")
+    batch = language_batch().with_(proximal_logp=None)
+    run = run_of(tpo, TinyNetwork())
+    learner, prompts = run.learner(), len(batch.group[batch.mask.any(-1)].unique())
+    learner.gradient(tpo.objective, batch)
+    whole = learner.grad_vector()
+    learner.zero_grad()
+    for mini in learner.minibatches(batch, 3, run.rng("order"), whole_groups=True):
+        share = len(mini.group[mini.mask.any(-1)].unique()) / prompts
+        learner.gradient(share * tpo.objective, mini)
+    assert whole.norm() > 1e-3
+    torch.testing.assert_close(learner.grad_vector(), whole, rtol=1e-10, atol=1e-12)
 
 
 def test_a_minibatch_transform_acts_on_each():

@@ -136,6 +136,8 @@ class ConstantLength(Aggregate):
 class PromptMean(Aggregate):
     """Sum over everything / number of prompts: for losses of whole groups, such as a cross-entropy over siblings."""
 
+    whole_groups = True
+
     where: str = ""
 
     def __call__(self, loss: torch.Tensor, batch: Trajectories) -> torch.Tensor:
@@ -145,6 +147,8 @@ class PromptMean(Aggregate):
 @dataclass(frozen=True)
 class Probe(Aggregate):
     """Sum over tokens, mean over the group, sum over prompts: the scale of the tabular probes' learning rates."""
+
+    whole_groups = True
 
     where: str = ""
 

@@ -51,6 +51,8 @@ class TargetMatching(Term):
     Source: Kaddour 2026, arXiv 2604.06159, equations 2 to 4.
     """
 
+    whole_groups = True
+
     eta: float = 1.0
 
     def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from melior.errors import UserError
 from melior.learner import Learner
-from melior.parts import AsIs, Objective, Stats, Transform, Update
+from melior.parts import Aggregate, AsIs, Objective, Part, Stats, Transform, Update
 from melior.run import Run
 from melior.trajectories import Trajectories
 
@@ -21,16 +22,29 @@ class Gradient(Update):
     Attributes:
         epochs: passes over the batch.
         minibatches: steps a pass.
-        unit: what is shuffled: "row", or "step" for memoryless policies (every action its own row).
+        unit: what is shuffled: "row", "group" (siblings stay together, as objectives over a group need it), or "step"
+            for memoryless policies (every action its own row).
         each: a transform of every minibatch, such as `Whiten()`.
         kl_stop: ends the update before a step at which the estimated KL to the proximal policy exceeds it; 0 is off.
     """
 
     epochs: int = 1
     minibatches: int = 1
-    unit: Literal["row", "step"] = "row"
+    unit: Literal["row", "group", "step"] = "row"
     each: Transform = AsIs()
     kl_stop: float = 0.0
+
+    def check(self, objective: Part, aggregate: Aggregate) -> None:
+        """Refuses to split groups where a term or an aggregate needs them whole."""
+        if self.unit == "group" or (self.unit == "row" and self.minibatches == 1):
+            return
+        parts = (*objective.walk(), *aggregate.walk(), *self.each.walk())
+        names = dict.fromkeys(type(part).__name__ for part in parts if part.whole_groups)
+        if names:
+            raise UserError(
+                f"{' and '.join(names)} must see whole groups, and an update with unit='{self.unit}' and "
+                f"{self.minibatches} minibatches splits them; choose --set update.unit=group"
+            )
 
     def __call__(self, learner: Learner, batch: Trajectories, objective: Objective, run: Run) -> Stats:
         if self.minibatches > 1:
@@ -38,8 +52,9 @@ class Gradient(Update):
         if self.unit == "step":
             batch = batch.steps()
         figures: list[Stats] = []
+        whole = self.unit == "group"
         for epoch in range(self.epochs):
-            for mini in learner.minibatches(batch, self.minibatches, run.rng(f"minibatch-{epoch}")):
+            for mini in learner.minibatches(batch, self.minibatches, run.rng(f"minibatch-{epoch}"), whole):
                 seen = self.each(mini)
                 loss = learner.gradient(objective, seen)
                 metrics = {name: float(value) for name, value in loss.metrics.items()}

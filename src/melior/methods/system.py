@@ -19,9 +19,9 @@ PREFIX_GROUPER = Entry(
     "where the prompt ends. Gradients reach the prompt through every answer.",
     formula="row = [P; R_1; ...; R_G], position(R_i[t]) = |P| + t, allow(i, j) = (j <= i) and (j in P or "
     "segment(j) = segment(i)); logits of R_i[0] at the last token of P",
-    use_when="Always on for language models, wherever rows of a micro-batch share a prompt and the expected saving is "
-    "at least a tenth. It pays most where prompts are long and answers short: tokens fall by (|P| + sum |R_i|) / "
-    "sum (|P| + |R_i|).",
+    use_when="On for language models in float32 and bfloat16, wherever rows of a micro-batch share a prompt and the "
+    "expected saving is at least a tenth. It pays most where prompts are long and answers short: tokens fall by "
+    "(|P| + sum |R_i|) / sum (|P| + |R_i|).",
     beware="Equal up to rounding, so float32 figures differ in the last digits from those of separate rows. The masked "
     "attention of one wide row grows with the square of its width. State-space and convolution layers, ALiBi, windows "
     "shorter than prompt and answer, and attention that takes no mask keep the plain layout, without a word.",

@@ -47,7 +47,7 @@ class CausalLM:
         vocabulary, context, stop_ids: as in `TextPolicy`.
         trained: names of the network's parameters that training changes.
         chunk_elements: most logits (positions * vocabulary) that exist at once.
-        packing: how rows of one prompt share its encoding where that pays; None keeps them apart.
+        packing: how rows of one prompt share its encoding where that pays; None, as in float64, keeps them apart.
     """
 
     likelihood: Literal["exact", "surrogate", "none"] = "exact"
@@ -72,7 +72,8 @@ class CausalLM:
         self.value_head: ValueHead | None = None
         self.value_from = value_from
         self.chunk_elements = CHUNK_ELEMENTS
-        self.packing: PrefixGrouper | None = PrefixGrouper()
+        # Who computes in float64 compares digits, and many models' norms round to float32 even there.
+        self.packing: PrefixGrouper | None = None if self.dtype == torch.float64 else PrefixGrouper()
         config = network.config.get_text_config()
         self.vocabulary = int(network.get_output_embeddings().weight.shape[0])
         self.context = int(getattr(config, "max_position_embeddings", None) or 2**31)

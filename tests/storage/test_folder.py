@@ -104,12 +104,22 @@ def test_a_killed_run_leaves_no_lock_even_when_a_worker_of_its_outlives_it(tmp_p
             RunFolder.open(tmp_path)
         run.kill()
         run.wait()
-        started = time.monotonic()
-        RunFolder.open(tmp_path).close()
-        assert time.monotonic() - started < 5
+        open_soon(tmp_path)
     finally:
         os.killpg(run.pid, signal.SIGKILL)
         run.stdout.close()
+
+
+def open_soon(folder):
+    """A worker that has just been forked may need a moment to let go of its copy of the lock."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return RunFolder.open(folder).close()
+        except UserError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 # ---- metrics

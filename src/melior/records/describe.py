@@ -130,7 +130,7 @@ def _section(entry: Entry) -> list[str]:
 
 
 def stage_rows(record: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Every stage that does something: its name, its parts with all their values, and what each part is in a sentence."""
+    """Every stage that does something: its name, its parts with all their values, and what each is in a sentence."""
     shown = [(name, getattr(record, name)) for name in stages(record) if name not in ("name", "pins")]
     return [
         (name, told(value), [(type(part).__name__, _first_sentence(part)) for part in _leaves(value)])

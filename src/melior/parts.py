@@ -2,8 +2,8 @@
 
 A part is a frozen dataclass with `__call__`. Its fields are its hyper-parameters, its repr is its documentation, and
 two parts are equal when their fields are. Pure parts (`Transform`, `Term`, `Ratio`, `Aggregate`) are functions of the
-batch; acting parts (`Rollout`, `Update`, `Curriculum`, `Memory`) are handed the `Run` or the `Learner` and import no
-loop. Nothing stateful hides in a part: what outlives a step is the state of a `Memory`.
+batch; acting parts (`Rollout`, `Update`, `Curriculum`, `Memory`) are handed the `Run` or the `Learner`, import no loop
+and hide no state: what outlives a step is that of a `Memory`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ class Head(Protocol):
     def scorers(self) -> tuple[str, ...]: ...
 
     def __call__(
-        self,
-        logits: torch.Tensor,
-        tokens: torch.Tensor,
-        others: Mapping[str, torch.Tensor],
-        hidden: torch.Tensor,
+        self, logits: torch.Tensor, tokens: torch.Tensor, others: Mapping[str, torch.Tensor], hidden: torch.Tensor
     ) -> torch.Tensor:
         """[N,V] logits (after temperature), [N] tokens, scorer -> [N,V] logits, [N,d] hidden -> [N]."""
         ...
@@ -148,9 +144,6 @@ class Loss:
     value: torch.Tensor
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
     logp: torch.Tensor | None = None
-
-
-# ---- pure parts: functions of the batch
 
 
 class Transform(Part):
@@ -312,17 +305,13 @@ class Objective(Part):
         value = now.logp.new_zeros(())
         metrics: dict[str, torch.Tensor] = {}
         for w in self.terms:
-            loss = w.term(now, batch)
-            value = value + w.weight * (w.aggregate or default)(loss, batch)
+            value = value + w.weight * (w.aggregate or default)(w.term(now, batch), batch)
             with torch.no_grad():
                 metrics.update(w.term.metrics(now, batch))
         return Loss(value, metrics)
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.terms)) or "Objective()"
-
-
-# ---- acting parts: they are handed the Run or the Learner
 
 
 class Rollout(Part):
@@ -388,7 +377,7 @@ class Scorer(Part):
             "snapshot" (refreshed by an update), or the path of a model.
         context: "trained" or "sampled" (the two prompts of a row), or the name of an object column that holds
             another prompt's token ids.
-        decay: of the average; read only when `weights` is "average".
+        decay: of the average, when `weights` is "average".
     """
 
     weights: str = "initial"
@@ -397,10 +386,8 @@ class Scorer(Part):
 
 
 class Blend(Part):
-    """A hook in the sampler: the log-distributions [N,V] of the policy and of other scorers -> the one sampled from.
-
-    `behaviour_logp` is recorded under the result. `scorers` names the others; "policy" is always there.
-    """
+    """A hook in the sampler: the log-distributions [N,V] of the policy and of other scorers -> the one sampled from,
+    under which `behaviour_logp` is recorded. `scorers` names the others; "policy" is always there."""
 
     scorers: ClassVar[tuple[str, ...]] = ()
 

@@ -244,7 +244,8 @@ def _saying_what_is_saved(path: Path) -> Iterator[None]:
 
 def _run(training: Training, quiet: bool) -> Result:
     summary = training.run()
-    report = report_of_run(training.folder.path, training.progress.note)
+    wanted = training.settings.report
+    report = report_of_run(training.folder.path, training.progress.note) if wanted else None
     if not quiet:
         print(summary_text(summary, training.folder.path))
         if report is not None:

@@ -31,6 +31,7 @@ class RunSettings:
         keep: checkpoints kept besides the best one.
         keep_best: also keep the checkpoint with the best held-out score.
         log_to: "tensorboard", "wandb", "trackio" (several by commas); "" logs to files only.
+        report: write `report.html` at the end.
     """
 
     steps: int = 100
@@ -50,6 +51,7 @@ class RunSettings:
     keep: int = 2
     keep_best: bool = False
     log_to: str = "tensorboard"
+    report: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from melior.cli import run as command
-from runs import lock_run, text_run
+from runs import LOCK_OPTIONS, lock_run, text_run
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +68,10 @@ def test_rollouts_that_are_not_there_are_said(finished, tmp_path, capsys):
     assert command(["rollouts", str(finished), "--learner", "critic"]) == 2
     assert "no rollouts of 'critic'" in capsys.readouterr().err
     assert command(["rollouts", str(tmp_path)]) == 2
+
+
+def test_a_run_that_wants_no_report_has_none(tmp_path, capsys):
+    run = tmp_path / "a"
+    assert command(["train", *LOCK_OPTIONS, "--steps", "1", "--log-to", "", "--no-report", "--out", str(run)]) == 0
+    assert not (run / "report.html").exists() and "read it" not in capsys.readouterr().out
+    assert command(["report", str(run)]) == 0 and (run / "report.html").is_file()

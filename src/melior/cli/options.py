@@ -61,6 +61,7 @@ def arguments(
     keep_best: Annotated[bool | None, Option("--keep-best", help="Keep the best one too")] = None,
     keep_rollouts: Annotated[int | None, Option(help="Steps of rollouts kept; 0 all, -1 none")] = None,
     log_to: Annotated[str | None, Option(help="tensorboard, wandb, trackio; by commas")] = None,
+    no_report: Annotated[bool, Option("--no-report", help="Write no report.html")] = False,
     set_: Annotated[list[str] | None, Option("--set", help="PATH=VALUE: any field of method or settings")] = None,
     paper_settings: Annotated[bool, Option("--paper-settings", help="Adopt the paper's settings")] = False,
     tuned: Annotated[bool, Option("--tuned", help="Adopt settings published for --env")] = False,
@@ -81,6 +82,8 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
     for key in ("reward_weights", "stop"):
         if key in given:
             given[key] = tuple(given[key])
+    if given.pop("no_report", False):
+        given["report"] = False
     if "eval_k" in given:
         given["eval_k"] = whole_numbers(given["eval_k"], "the k of pass@k")
     if "template_args" in given:

@@ -119,7 +119,8 @@ def test_every_metric_is_documented(tmp_path):
     known = set(re.findall(r"`([^`]+)`", page))
     for row in (row for name in "abcd" for row in every_row(tmp_path / name)):
         for name in row:
-            plain = re.sub(r"@\d+", "@k", name.removeprefix("eval/"))
+            plain = re.sub(r"_(low|high)$", "", name.removeprefix("eval/")) if name.startswith("eval/") else name
+            plain = re.sub(r"@\d+", "@k", plain)
             plain = {"mean@k": "mean@n"}.get(plain, plain)
             assert ("reward/NAME" if plain.startswith("reward/") else plain) in known, name
 
@@ -311,7 +312,10 @@ def test_evaluations_report_every_k(tmp_path):
     result = run(tmp_path / "a", steps=2, eval_every=1, eval_k=(1, 8))
     names = {"pass@1", "pass@8", "mean@8"}
     assert names <= set(result.summary["before"]) and all(len(result.summary["after"][name]) == 3 for name in names)
-    assert {f"eval/{name}" for name in names | {"score", "prompts"}} <= set(rows(tmp_path / "a")[0])
+    first, last = rows(tmp_path / "a")
+    assert {f"eval/{name}" for name in names | {"score", "prompts"}} <= set(first)
+    for name in names:
+        assert [last[f"eval/{name}{end}"] for end in ("", "_low", "_high")] == result.summary["after"][name]
 
 
 def test_what_failed_leaves_no_lock_and_no_open_handler(tmp_path):

@@ -193,7 +193,7 @@ class Training:
         improved = False
         if self.settings.eval_every and step % self.settings.eval_every == 0:
             best = self._best
-            metrics = metrics | {f"eval/{name}": _value(v) for name, v in self._evaluate_or_save().items()}
+            metrics = metrics | _flat(self._evaluate_or_save())
             improved = self._best > best
         timed = {"step_seconds": took, "tokens_per_second": metrics.get("tokens", 0.0) / max(took, 1e-9)}
         row = {"step": step, **metrics, **timed}
@@ -297,9 +297,15 @@ def _peak_memory_gb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
 
 
-def _value(figure: Any) -> Any:
-    """The value of a figure that comes with its interval."""
-    return figure[0] if isinstance(figure, list | tuple) else figure
+def _flat(figures: Figures) -> dict[str, Any]:
+    """Held-out figures as metrics of a step: an interval becomes the figure and, where they are known, its bounds."""
+    found: dict[str, Any] = {}
+    for name, figure in figures.items():
+        value, *bounds = figure if isinstance(figure, list | tuple) else (figure,)
+        found[f"eval/{name}"] = value
+        if not any(math.isnan(bound) for bound in bounds):
+            found |= {f"eval/{name}_{end}": bound for end, bound in zip(("low", "high"), bounds, strict=False)}
+    return found
 
 
 @contextmanager

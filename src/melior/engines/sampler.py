@@ -143,8 +143,8 @@ def sample(
         walkers[name] = others[name]  # type: ignore[index]
         if walkers[name].vocabulary != policy.vocabulary:
             raise UserError(f"the scorer '{name}' has another vocabulary than the policy, so {blend!r} cannot mix them")
-    most = torch.tensor(_limits(policy, prompts, noise.shape[1], limits)).repeat_interleave(n)
-    ends, strings = _stops(policy, stop_strings)
+    most = torch.tensor(token_limits(policy, prompts, noise.shape[1], limits)).repeat_interleave(n)
+    ends, strings = stop_conditions(policy, stop_strings)
     out = _Completions.empty(len(prompts) * n, noise.shape[1])
     for block, siblings in _blocks(policy, prompts, n, noise.shape[1]):
         rows = torch.tensor([p * n + s for p in block for s in siblings])
@@ -236,7 +236,7 @@ def _complete(
     return found
 
 
-def _stops(policy: TextPolicy, strings: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
+def stop_conditions(policy: TextPolicy, strings: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Ids that end a completion, and the stop strings that are text. A special token as stop string is an id."""
     if any(not text for text in strings):
         raise UserError("a stop string is empty; it would end every completion at once")
@@ -250,7 +250,7 @@ def _stops(policy: TextPolicy, strings: Sequence[str]) -> tuple[torch.Tensor, tu
     return torch.tensor(ids, dtype=torch.long), tuple(texts)
 
 
-def _limits(
+def token_limits(
     policy: TextPolicy, prompts: Sequence[tuple[int, ...]], most: int, limits: Sequence[int] | None
 ) -> list[int]:
     """For each prompt, how many tokens its completions may have."""

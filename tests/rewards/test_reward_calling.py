@@ -32,7 +32,7 @@ def run(*functions, texts=TEXTS, prompts=None, rows=None, limit=5.0, **given) ->
 def test_trl_function_gets_everything() -> None:
     seen = {}
 
-    def reward(prompts, completions, completion_ids, trainer_state, **kwargs):
+    def reward(prompts, completions, completion_ids, trainer_state, log_metric, log_extra, **kwargs):
         seen.update(kwargs, prompts=prompts, completions=completions, ids=completion_ids)
         seen["step"] = (trainer_state.global_step, trainer_state.max_steps)
         return [1.0, None, 0.25]
@@ -46,6 +46,21 @@ def test_trl_function_gets_everything() -> None:
         "answer": ["1", "22", "333"],  # the column `prompt` is left out, as TRL does
         "step": (7, 9),
     }
+
+
+def test_a_trl_function_reports_through_the_arguments_that_trl_hands_it() -> None:
+    def reward(completions, log_metric, log_extra):
+        log_metric("halves", 0.5)
+        log_metric("halves", 1.5)
+        log_metric("broken", math.nan)
+        log_extra("first", [c[0] for c in completions])
+        return [0.0] * len(completions)
+
+    result = run(reward)
+    assert result.metrics == {"reward/reward/halves": 1.0}
+    assert result.columns == {"reward/reward/first": ["a", "b", "c"]}
+    with pytest.raises(RunError, match="'short' gave log_extra 1 values of 'x' for 3 completions"):
+        run(lambda completions, log_extra: log_extra("x", [1]) or [0.0] * 3, name="short")
 
 
 def test_trl_function_gets_only_what_it_accepts() -> None:

@@ -30,6 +30,7 @@ def facts(prompts, completions, completion_ids, trainer_state, answer, **kwargs)
     print("a print in a reward is no reply")
     assert sys.stdin.read() == ""
     assert len(completions) == 1
+    assert callable(kwargs.pop("log_metric")) and callable(kwargs.pop("log_extra"))
     assert kwargs == {"extra": [[1, 2]]}, kwargs
     assert completion_ids == [[3, 4]]
     assert (trainer_state.global_step, trainer_state.max_steps) == (7, 9)
@@ -42,6 +43,12 @@ def act(completions):
     return [{"sleep": lambda: time.sleep(0.15), "hang": lambda: re.match(r"(a+)+$", "a" * 40 + "b"),
              "die": lambda: os.kill(os.getpid(), signal.SIGKILL), "exit": lambda: os._exit(3),
              "raise": lambda: 1 / 0}.get(c, lambda: None)() or 1.0 for c in completions]
+
+def reports(completions, log_metric, log_extra):
+    log_metric("size", len(completions[0]))
+    if completions[0] != "quiet":
+        log_extra("seen", [{1, 2}])
+    return [0.0]
 
 def ranks(completions):
     return [float(sorted(completions).index(c)) for c in completions]
@@ -85,6 +92,13 @@ def test_everything_crosses_as_json(file: Path) -> None:
         assert result.metrics == {"reward/verl/size": 2.0}
         missing = score(made, ["x"], answer=None, extra=(1, 2))
         assert math.isnan(missing.components["facts"][0])
+
+
+def test_what_a_reward_reports_besides_comes_back(file: Path) -> None:
+    with runner(file, "reports") as rewards:
+        result = rewards([{}] * 2, ["p"] * 2, ["loud!!", "quiet"], [[1]] * 2)
+    assert result.metrics == {"reward/reports/size": 5.5}
+    assert result.columns == {"reward/reports/seen": ["{1, 2}", None]}
 
 
 def test_a_value_that_json_lacks_is_named(file: Path) -> None:

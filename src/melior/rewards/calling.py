@@ -64,10 +64,16 @@ class RewardBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """N values (NaN where the function returned None) and what it reported besides: name to the values of some rows."""
+    """N values, and what the function reported besides.
+
+    values: NaN where it returned None.
+    extras: name to numbers, one for some rows (verl's style) or one a call (`log_metric`).
+    columns: name to N values of any kind (`log_extra`).
+    """
 
     values: list[float]
     extras: dict[str, list[float]] = field(default_factory=dict)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class RewardFault(Exception):
@@ -154,8 +160,9 @@ def _extras(result: Mapping[str, Any]) -> dict[str, float]:
 
 def _invoke_whole(function: RewardFunction, batch: RewardBatch, limit_s: float) -> Scores:
     completions = _for_trl(batch)
+    notebook = Notebook()
     try:
-        arguments = _trl_arguments(function.call, batch, completions)
+        arguments = _trl_arguments(function.call, batch, completions, notebook)
         with time_limit(limit_s):
             result = _finished(function.call(**arguments))
     except (TimeUp, Exception) as error:
@@ -163,7 +170,28 @@ def _invoke_whole(function: RewardFunction, batch: RewardBatch, limit_s: float) 
         if row is None and not function.batch:
             row = _first_failing(function, batch, limit_s)
         raise _fault(error, row, limit_s, f" for {len(batch)} completions" if len(batch) > 1 else "") from error
-    return Scores([_as_reward(value, index) for index, value in enumerate(_as_list(result, len(batch)))])
+    values = [_as_reward(value, index) for index, value in enumerate(_as_list(result, len(batch)))]
+    for name, column in notebook.columns.items():
+        if len(column) != len(batch):
+            raise RewardFault(f"gave log_extra {len(column)} values of {name!r} for {len(batch)} completions", None)
+    return Scores(values, notebook.metrics, notebook.columns)
+
+
+class Notebook:
+    """What a function reports through the arguments `log_metric` and `log_extra` that TRL hands it."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[float]] = {}
+        self.columns: dict[str, list[Any]] = {}
+
+    def log_metric(self, name: str, value: float) -> None:
+        """A number about the batch; one that is not finite is left out."""
+        if math.isfinite(value):
+            self.metrics.setdefault(str(name), []).append(float(value))
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """One value for each completion."""
+        self.columns.setdefault(str(column), []).extend(values)
 
 
 def _for_trl(batch: RewardBatch) -> list[Any]:
@@ -178,12 +206,16 @@ def _as_messages(completion: Any) -> list[dict[str, Any]]:
     return [dict(message) for message in completion]
 
 
-def _trl_arguments(call: Callable[..., Any], batch: RewardBatch, completions: list[Any]) -> dict[str, Any]:
+def _trl_arguments(
+    call: Callable[..., Any], batch: RewardBatch, completions: list[Any], notebook: Notebook
+) -> dict[str, Any]:
     given: dict[str, Any] = {
         "prompts": [p if isinstance(p, str) else [dict(message) for message in p] for p in batch.prompts],
         "completions": completions,
         "completion_ids": [list(ids) for ids in batch.completion_ids],
         "trainer_state": batch.trainer_state,
+        "log_metric": notebook.log_metric,
+        "log_extra": notebook.log_extra,
     }
     accepted, rest = parameters_of(call)
     names = {name for row in batch.rows for name in row}
@@ -225,7 +257,7 @@ def _first_failing(function: RewardFunction, batch: RewardBatch, limit_s: float)
         one = batch.single(index)
         try:
             with time_limit(limit_s):
-                _finished(function.call(**_trl_arguments(function.call, one, _for_trl(one))))
+                _finished(function.call(**_trl_arguments(function.call, one, _for_trl(one), Notebook())))
         except (TimeUp, Exception):
             return index
     return None

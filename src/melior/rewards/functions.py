@@ -21,7 +21,7 @@ Style = Literal["trl", "verl", "verifier"]
 # Where a reference answer is looked for when no column was named; verl's rows keep theirs inside `reward_model`.
 REFERENCE_COLUMNS = ("answer", "solution", "ground_truth")
 # What the run itself hands to a function of TRL's style; every other parameter is a column.
-TRL_PARAMETERS = ("prompts", "completions", "completion_ids", "trainer_state")
+TRL_PARAMETERS = ("prompts", "completions", "completion_ids", "trainer_state", "log_metric", "log_extra")
 VERL_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
@@ -32,7 +32,7 @@ class RewardFunction:
     name: of the component, in metrics and messages; unique within a run.
     weight: its factor in the sum of the components.
     style: how it is called. "trl": once for all completions of a batch, `f(prompts, completions, completion_ids,
-        trainer_state, **columns) -> list of float or None`. "verl": once for each completion,
+        trainer_state, log_metric, log_extra, **columns) -> list of float or None`. "verl": once for each completion,
         `f(data_source, solution_str, ground_truth, extra_info) -> float or dict`. "verifier": once for each
         completion, `f(text, reference) -> float`.
     call: the callable.

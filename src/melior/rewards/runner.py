@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -26,11 +26,15 @@ class RewardResult:
     """components: name to one value for each completion, NaN where the function returned None.
 
     metrics: `reward/NAME_timeouts` and `reward/NAME_failures` (counts; for functions whose timeouts are scored 0), and
-    `reward/NAME/KEY` (mean over the completions that have it) for numbers that a function of verl's style adds.
+    `reward/NAME/KEY` (mean over the completions that have it) for numbers that a function of verl's style adds, or
+    (mean over its calls) that a function of TRL's style gives to `log_metric`.
+
+    columns: `reward/NAME/KEY` to one value for each completion, which a function of TRL's style gave to `log_extra`.
     """
 
     components: dict[str, list[float]]
     metrics: dict[str, float]
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class RewardRunner:
@@ -89,6 +93,7 @@ class RewardRunner:
         batch = RewardBatch(rows, prompts, completions, completion_ids, trainer_state)
         components: dict[str, list[float]] = {}
         metrics: dict[str, float] = {}
+        columns: dict[str, list[Any]] = {}
         for function in self.functions:
             counts = {"timeouts": 0, "failures": 0}
             if not len(batch):
@@ -99,9 +104,10 @@ class RewardRunner:
                 scores = self._in_process(function, batch, counts)
             components[function.name] = scores.values
             metrics |= {f"reward/{function.name}/{key}": statistics.fmean(v) for key, v in scores.extras.items()}
+            columns |= {f"reward/{function.name}/{key}": v for key, v in scores.columns.items()}
             if function.on_timeout == "score":
                 metrics |= {f"reward/{function.name}_{what}": float(count) for what, count in counts.items()}
-        return RewardResult(components, metrics)
+        return RewardResult(components, metrics, columns)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -151,7 +157,7 @@ class RewardRunner:
             part, (problem, row) = _part(batch, rows), _problem(reply, limit_s)
             if problem is None:
                 values = [math.nan if value is None else value for value in reply.content["values"]]
-                parts.append(Scores(values, reply.content["extras"]))
+                parts.append(Scores(values, reply.content["extras"], reply.content["columns"]))
             elif function.on_timeout == "score" and _is_of_the_completion(reply):
                 counts["timeouts" if reply.status == "timeout" else "failures"] += len(rows)
                 parts.append(Scores([0.0] * len(rows)))
@@ -185,7 +191,9 @@ def _joined(parts: Sequence[Scores]) -> Scores:
     for part in parts:
         for key, values in part.extras.items():
             extras.setdefault(key, []).extend(values)
-    return Scores([value for part in parts for value in part.values], extras)
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    columns = {name: [v for p in parts for v in p.columns.get(name, [None] * len(p.values))] for name in names}
+    return Scores([value for part in parts for value in part.values], extras, columns)
 
 
 def _problem(reply: Reply, limit_s: float) -> tuple[str | None, int | None]:

@@ -57,7 +57,8 @@ def _answer(function: RewardFunction, job: Mapping[str, Any]) -> dict[str, Any]:
     except RewardFault as fault:
         exhausted = isinstance(fault.__cause__, (MemoryError, RecursionError))
         return {"fault": fault.how, "row": fault.row, "exhausted": exhausted}
-    return {"values": [None if math.isnan(value) else value for value in scores.values], "extras": scores.extras}
+    values = [None if math.isnan(value) else value for value in scores.values]
+    return {"values": values, "extras": scores.extras, "columns": scores.columns}
 
 
 def _load(setup: Mapping[str, Any]) -> list[RewardFunction]:
@@ -78,7 +79,7 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _send(replies: BinaryIO, message: Mapping[str, Any]) -> None:
-    replies.write(json.dumps(message).encode() + b"\n")
+    replies.write(json.dumps(message, default=repr).encode() + b"\n")
     replies.flush()
 
 

@@ -194,7 +194,8 @@ class TextWorld:
         # What the functions reported besides, of every call within the step.
         self._judged = {run.step: [*self._judged.get(run.step, []), (len(texts), result.metrics)]}
         components = {name: torch.tensor(values) for name, values in result.components.items()}
-        batch = batch.with_(components=components, weights=self.weights)
+        reported = {name: tuple(values) for name, values in result.columns.items()}
+        batch = batch.with_(components=components, weights=self.weights, objects={**batch.objects, **reported})
         return batch.with_(outcome=self._outcome(batch))
 
     def _outcome(self, batch: Trajectories) -> torch.Tensor:

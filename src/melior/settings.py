@@ -60,7 +60,8 @@ class LanguageSettings(RunSettings):
 
     Attributes:
         model: "bundled", "table", a Hugging Face folder or hub id, a GGUF file, or the model folder of a run.
-        task: a bundled task, such as "arithmetic" or "lock:L=4"; "" when `data` is given.
+        task: a bundled task, such as "arithmetic" or "lock:L=4", or one of the package reasoning-gym, such as
+            "reasoning-gym:chain_sum,max_terms=3"; "" when `data` is given.
         data: JSONL, JSON or Parquet file, or a `datasets` id; "" when `task` is given.
         prompt_column: the column that holds the prompt; "" finds the usual names.
         prompt_template: a format string over columns that makes the prompt, such as "Q: {question}\\nA:".

@@ -19,7 +19,7 @@ def arguments(
     steps: Annotated[int | None, Option(help="Batches of rollouts; 0 evaluates only")] = None,
     seed: Annotated[int | None, Option(help="Of all randomness")] = None,
     model: Annotated[str | None, Option(help="Folder, hub id, GGUF file, bundled, table")] = None,
-    task: Annotated[str | None, Option(help="Bundled task, such as arithmetic")] = None,
+    task: Annotated[str | None, Option(help="A task: arithmetic, reasoning-gym:NAME, …")] = None,
     env: Annotated[str | None, Option(help="Gymnasium id or FILE.py:FUNCTION (control)")] = None,
     data: Annotated[str | None, Option(help="JSONL, Parquet, or datasets id")] = None,
     prompt_column: Annotated[str | None, Option(help="Column that holds the prompt")] = None,

@@ -1,5 +1,7 @@
 """Bundled tasks, each a generator with a verifier and a held-out set, and the small bundled language model.
 
+Those of the package reasoning-gym have its name before theirs: "reasoning-gym:chain_sum,max_terms=3".
+
 >>> from melior.tasks import get_task
 >>> get_task("arithmetic").rows("train", 1)[0]["prompt"]  # doctest: +SKIP
 '27+58='
@@ -16,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from melior.errors import UserError, near
-from melior.tasks import arithmetic, countdown, format_arithmetic, lock, sorting
+from melior.tasks import arithmetic, countdown, format_arithmetic, lock, reasoning_gym, sorting
 from melior.tasks.task import Reward, Row, Task, split_of
 
 __all__ = ["MAKERS", "TASKS", "Reward", "Row", "Task", "bundled_model", "get_task", "split_of"]
@@ -36,12 +38,16 @@ TASKS: Mapping[str, Task] = MappingProxyType({name: make() for name, make in MAK
 def get_task(name: str, **options: Any) -> Task:
     """The task of that name, with options in the name ("lock:P=16,L=6,V=4"), as keywords, or both (keywords win).
 
-    Raises UserError for an unknown task or option, or an option that is not a whole number in its range.
+    Raises UserError for an unknown task or option, or an option whose value is not of its kind or range.
     """
     base, _, tail = name.partition(":")
+    if base == reasoning_gym.FAMILY:
+        dataset, _, rest = tail.partition(",")
+        pairs = dict([*_options(name, rest), *((option, str(value)) for option, value in options.items())])
+        return reasoning_gym.task(dataset.strip(), tuple(pairs.items()))
     make = MAKERS.get(base)
     if make is None:
-        raise UserError(f"unknown task {base!r}{near(base, MAKERS)}")
+        raise UserError(f"unknown task {base!r}{near(base, [*MAKERS, f'{reasoning_gym.FAMILY}:NAME'])}")
     allowed = inspect.signature(make).parameters
     chosen: dict[str, int] = {}
     for option, value in [*_options(name, tail), *options.items()]:

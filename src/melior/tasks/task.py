@@ -12,6 +12,7 @@ from melior.errors import UserError, near
 
 SPLITS = ("train", "test")
 HELD_OUT = 5  # one prompt in five belongs to the held-out set
+PATIENCE = 1000  # draws without a prompt of the wanted split, after which there is none
 
 Row = dict[str, Any]
 Reward = Callable[..., list[float | None]]
@@ -89,10 +90,12 @@ class Task:
     def _draw(self, split: str, index: int, seed: int) -> Row:
         # A string seeds random.Random through SHA-512, so the row does not depend on the process's hash seed.
         rng = random.Random(f"{self.name} {split} {seed} {index}")
-        while True:
+        for _ in range(PATIENCE):
             row = self.generate(rng)
             if split_of(row["prompt"]) == split:
                 return row
+        kind = "training" if split == "train" else "held-out"
+        raise UserError(f"task {self.name!r} has too few different prompts: none of {PATIENCE} drawn is a {kind} one")
 
     def _held_out(self, n: int, seed: int) -> list[Row]:
         found: dict[str, Row] = {}

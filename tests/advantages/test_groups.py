@@ -209,3 +209,13 @@ def test_advantages_keep_the_dtype_and_no_gradient():
     batch = Trajectories(mask=torch.ones(2, 1, dtype=torch.bool), group=torch.zeros(2, dtype=torch.long), reward=reward)
     advantage = GroupRelative()(batch).advantage
     assert advantage.dtype == torch.float32 and not advantage.requires_grad
+
+
+def test_the_deviation_of_the_whole_batch_may_scale():
+    reward, group = torch.tensor([1.0, 0.0, 4.0, 2.0, float("nan")]).double(), torch.tensor([0, 0, 1, 1, 1])
+    spread_of_all = statistics.stdev([1.0, 0.0, 4.0, 2.0])
+    own = group_relative(reward, group, "batch", eps=1e-4)
+    expected = [a / (spread_of_all + 1e-4) for a in (0.5, -0.5, 1.0, -1.0)]
+    assert own[:4].tolist() == pytest.approx(expected, rel=1e-12) and own[4].isnan()
+    equal = group_relative(torch.ones(3), torch.tensor([0, 0, 1]), "batch")
+    assert equal.tolist() == [0.0, 0.0, 0.0]

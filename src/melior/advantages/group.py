@@ -29,7 +29,7 @@ def group_relative(
 ) -> Float[torch.Tensor, "B"]:
     """A = (r - mean) / (std + eps) within each group; without the division when `scale` is None.
 
-    A deviation of at most `floor` is not divided by. A group of one, or of one finite reward, gets 0, or with
+    With `scale="batch"` the deviation is that of all rewards of the batch. A deviation of at most `floor` is not divided by. A group of one, or of one finite reward, gets 0, or with
     `single="reward"` its reward (over 1 + eps when scaled).
     NaN rewards take no part and stay NaN.
 
@@ -37,11 +37,14 @@ def group_relative(
     """
     mean, std = group_moments(reward, group, ddof)
     advantage = reward - mean
-    if scale == "std":
+    if scale == "batch":
+        known = reward[~reward.isnan()]
+        std = known.std(correction=ddof) if len(known) > ddof else reward.new_zeros(())
+    if scale is not None:
         advantage = torch.where(std > floor, advantage / (std + eps), advantage)
     if single == "reward":
         alone = group_size(reward, group) == 1
-        advantage = torch.where(alone, reward / (1 + eps) if scale == "std" else reward, advantage)
+        advantage = torch.where(alone, reward / (1 + eps) if scale is not None else reward, advantage)
     return advantage
 
 
@@ -50,14 +53,14 @@ class GroupRelative(Transform):
     """A = (r - mean) / (std + eps) over the siblings of a row, on every trained token.
 
     Attributes:
-        scale: "std", or None to center only.
+        scale: "std", "batch" (the deviation of all rewards of the batch), or None to center only.
         eps: added to the standard deviation.
         ddof: 1 for the sample, 0 for the population deviation.
         floor: a deviation of at most this is not divided by.
         single: advantage of a row without siblings: "zero", or "reward" for the reward itself.
     """
 
-    scale: Literal["std"] | None = "std"
+    scale: Literal["std", "batch"] | None = "std"
     eps: float = 1e-6
     ddof: int = 1
     floor: float = 0.0

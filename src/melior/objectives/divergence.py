@@ -88,7 +88,7 @@ class Divergence(Term):
 
 @dataclass(frozen=True)
 class EntropyBonus(Term):
-    """Minus the entropy of the policy at each action, in nats: subtract it with a positive weight to keep exploring."""
+    """Minus the entropy of the policy at each action, in nats: add it with a positive weight to keep exploring."""
 
     exact_likelihood = True
     reads = (Need("entropy", head=Entropy()),)

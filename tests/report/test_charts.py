@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from melior.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, bands, histogram, line_chart
+from melior.report.charts import SMALL, Series, bands, histogram, line_chart
 from melior.report.figures import rooms
 
 
@@ -17,11 +17,11 @@ def points(path: str) -> list[tuple[float, float]]:
 def test_a_straight_line_is_drawn_straight_between_round_ticks():
     chart = line_chart("Up", "", "", [Series("", [1, 2, 3], [0.0, 5.0, 10.0])])
     (a, b, c) = points(chart.curves[0].path)
-    assert a == (LEFT, HEIGHT - BOTTOM) and c[0] == WIDTH - RIGHT
+    assert a == (SMALL.left, SMALL.bottom) and c[0] == SMALL.right
     assert b == pytest.approx(((a[0] + c[0]) / 2, (a[1] + c[1]) / 2), abs=0.1)
     assert [tick.text for tick in chart.y_ticks] == ["0", "5", "10"]
     assert [tick.text for tick in chart.x_ticks] == ["1", "2", "3"]
-    assert c[1] > TOP and chart.told == "0 at step 1, 10 at step 3; lowest 0 at step 1, highest 10 at step 3."
+    assert c[1] > SMALL.top and chart.told == "0 at step 1, 10 at step 3; lowest 0 at step 1, highest 10 at step 3."
     assert chart.table == (("1", "0"), ("2", "5"), ("3", "10")) and not chart.thinned
 
 
@@ -42,11 +42,23 @@ def test_a_constant_a_single_value_and_a_gap_are_drawn():
     assert two.header == ("step", "a", "b") and two.table == (("1", "1", "-"), ("2", "2", "3"))
 
 
+def test_intervals_at_every_value_are_a_band_and_single_ones_stand_apart():
+    spread = {step: (0.1, 0.9) for step in (0, 5, 10)}
+    series = Series("a", [0, 5, 10], [0.2, 0.5, 0.8], spread, marked=True)
+    (curve,) = line_chart("Held out", "", "", [series]).curves
+    assert len(points(curve.band)) == 6 and curve.band.endswith("Z")
+    assert all(y == low == high for _, y, low, high in curve.marks)
+    ends = [Series(name, [0, 5, 10], [0.2, 0.5, 0.8], {0: (0.1, 0.9)}, marked=True) for name in "ab"]
+    first, second = line_chart("Held out", "", "", ends).curves
+    assert not first.band and [low != high for _, _, low, high in first.marks] == [True, False, False]
+    assert first.marks[0][0] != second.marks[0][0]  # intervals at one step do not hide each other
+
+
 def test_a_histogram_counts_every_length_once():
     chart = histogram("Lengths", "", "tokens", {"step 1": [3, 3, 4, 90], "step 9": [50]})
     assert len(chart.table) <= 24
     assert [sum(int(row[k]) for row in chart.table) for k in (1, 2)] == [4, 1]
-    heights = [height for _, _, _, height, kind in chart.bars if kind == "series-0"]
+    heights = [height for _, _, _, height, kind in chart.bars if kind == 0]
     assert max(heights) == pytest.approx(2 * sorted(height for height in heights if height)[0])
     assert "step 1: 4 completions, mean 25.0, longest 90." in chart.told
 
@@ -70,6 +82,16 @@ def test_every_figure_of_a_run_is_drawn_once_or_named():
     assert found.as_reward == ("pass_rate", "reward/a")
     assert found.still == pytest.approx({"lr": 1e-3, "gap_mean": 3e-8})
     assert all(figure.how for room in found.rooms for figure in room.figures)
+
+
+def test_the_bounds_of_a_held_out_figure_are_its_interval_and_no_curve():
+    bounds = {"eval/pass@8_low": 0.1, "eval/pass@8_high": 0.9}
+    rows = [
+        {"step": step, "eval/score": 0.1 * step, "eval/pass@1": 0.1 * step, "eval/pass@8": 0.2 * step} | bounds
+        for step in (2, 4, 6)
+    ]
+    (figure,) = [figure for room in rooms(rows).rooms for figure in room.figures]
+    assert figure.curves == (("eval/pass@8", ""),)
 
 
 def test_one_step_is_drawn_too():

@@ -11,7 +11,7 @@ import torch
 
 import melior
 from melior.errors import UserError
-from melior.report import after_run
+from melior.report import after_run, rendering
 from melior.report import page as pages
 from melior.report.after_run import report_of_run
 from melior.report.page import write_report
@@ -194,8 +194,9 @@ def test_a_page_that_cannot_be_made_fails_no_run(tmp_path, monkeypatch, capsys):
 
 
 def test_without_jinja2_a_run_says_so_once(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(after_run, "can_report", lambda: False)
-    monkeypatch.setattr(pages, "can_report", lambda: False)
+    rendering.template.cache_clear()
+    monkeypatch.setattr(after_run, "can_render", lambda: False)
+    monkeypatch.setattr(rendering, "can_render", lambda: False)
     said: list[str] = []
     assert report_of_run(finished, said.append) is None
     assert said == ["no report was written: jinja2 is not installed (pip install 'melior[report]')"]

@@ -18,8 +18,16 @@ def register(app: typer.Typer) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; a run may be going on")],
     out: Annotated[Path | None, typer.Option(help="The file, of one run; RUN/report.html when omitted")] = None,
+    picture: Annotated[Path | None, typer.Option(help="An .svg of the runs' held-out curves, and no pages")] = None,
 ) -> None:
     """Write a run's report: one page with scores, curves, completions, method and settings."""
+    if picture is not None:
+        from melior.report.picture import write_picture
+
+        if out is not None:
+            raise UserError("--picture names its own file; leave out --out")
+        typer.echo(write_picture(runs, picture))
+        return
     from melior.report.page import write_report
 
     if out is not None and len(runs) > 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from melior.report.page import MISSING, can_report, write_report
+from melior.report.page import write_report
+from melior.report.rendering import MISSING, can_render
 
 
 def report_of_run(run: Path, say: Callable[[str], None]) -> Path | None:
     """Write the report of a run that ended; None, and a sentence to `say`, where there is none to be had."""
-    if not can_report():
+    if not can_render():
         say(MISSING)
         return None
     try:

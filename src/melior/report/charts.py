@@ -8,10 +8,24 @@ from dataclasses import dataclass, field
 
 from melior.loops.summary import number_text
 
-WIDTH, HEIGHT = 360, 190
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
 MOST_POINTS, MOST_ROWS = 240, 40
+APART = 5.0  # between the intervals of several curves at one step
 Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of a drawing, and what the axes leave of it: `left` to `right`, `top` to `bottom`."""
+
+    width: int = 360
+    height: int = 190
+    left: int = 46
+    right: int = 350
+    top: int = 10
+    bottom: int = 164
+
+
+SMALL = Frame()
 
 
 @dataclass(frozen=True)
@@ -24,8 +38,16 @@ class Tick:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve: its label, the path of the values, that of their running mean, where it starts and ends in numbers, and
-    single marks with intervals.
+    """A curve as it is drawn.
+
+    Attributes:
+        label: what it is called; "" where there is but one.
+        path: through the values.
+        smooth: through their running mean.
+        ends: where it starts and ends, in numbers.
+        marks: single values as (x, y, y of the low end, y of the high end of the interval); both ends equal y where
+            `band` shows the intervals.
+        band: the outline of the intervals, where every value has one.
     """
 
     label: str
@@ -33,13 +55,14 @@ class Curve:
     smooth: str = ""
     ends: str = ""
     marks: tuple[tuple[float, float, float, float], ...] = ()
+    band: str = ""
 
 
 @dataclass(frozen=True)
 class Chart:
     """A drawing and what stands for it: `told` in words, `header` and `table` in numbers, `points` under the pointer.
 
-    `points` are (step, x, texts of the curves).
+    `points` are (step, x, texts of the curves), `bars` are (x, y, width, height, number of the curve, text).
     """
 
     title: str
@@ -53,37 +76,44 @@ class Chart:
     table: tuple[tuple[str, ...], ...]
     thinned: bool = False
     points: tuple[tuple[str, float, tuple[str, ...]], ...] = ()
-    bars: tuple[tuple[float, float, float, float, str], ...] = ()
+    bars: tuple[tuple[float, float, float, float, int], ...] = ()
     x_label: str = "step"
-    width: int = WIDTH
-    height: int = HEIGHT
+    frame: Frame = SMALL
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values at steps; `low` and `high` hold the intervals of those that have one."""
+    """Values at steps; `spread` holds the intervals (low, high) of those that have one."""
 
     label: str
     steps: Sequence[float]
     values: Sequence[float]
-    spread: dict[float, tuple[float, float]] = field(default_factory=dict)
+    spread: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     marked: bool = False
 
+    @property
+    def banded(self) -> bool:
+        """Whether the intervals make a band: there are some between the first and the last, and none is missing."""
+        return len(self.steps) > 2 and all(step in self.spread for step in self.steps)
 
-def line_chart(title: str, how: str, unit: str, series: Sequence[Series]) -> Chart:
+
+def line_chart(title: str, how: str, unit: str, series: Sequence[Series], frame: Frame = SMALL) -> Chart:
     """Curves over steps."""
     steps = sorted({step for each in series for step in each.steps})
     bounds = [bound for each in series for pair in each.spread.values() for bound in pair]
-    low, high, y_ticks = _axis([value for each in series for value in each.values] + bounds)
+    values = [value for each in series for value in each.values]
+    low, high, y_ticks = _axis(values + bounds, (frame.bottom - frame.top) // 38)
     first, last = steps[0], steps[-1] if steps[-1] > steps[0] else steps[0] + 1
-    to_x = _scale(first, last, LEFT, WIDTH - RIGHT)
-    to_y = _scale(low, high, HEIGHT - BOTTOM, TOP)
-    curves = tuple(_curve(each, to_x, to_y) for each in series)
+    to_x = _scale(first, last, frame.left, frame.right)
+    to_y = _scale(low, high, frame.bottom, frame.top)
+    apart = APART if any(each.spread and not each.banded for each in series) else 0.0
+    middle = (len(series) - 1) / 2
+    curves = tuple(_curve(each, _moved(to_x, (k - middle) * apart), to_y) for k, each in enumerate(series))
     known = [dict(zip(each.steps, each.values, strict=True)) for each in series]
     rows = [(f"{step:g}", tuple(plain_number(each.get(step)) for each in known)) for step in steps]
     shown = _spaced(len(rows), MOST_ROWS)
     under = _spaced(len(rows), MOST_POINTS)
-    x_ticks = [value for value in _nice(first, last, 5) if value == round(value)]
+    x_ticks = [value for value in _nice(first, last, frame.width // 72) if value == round(value)]
     return Chart(
         title=title,
         how=how,
@@ -96,6 +126,7 @@ def line_chart(title: str, how: str, unit: str, series: Sequence[Series]) -> Cha
         table=tuple((rows[i][0], *rows[i][1]) for i in shown),
         thinned=len(shown) < len(rows),
         points=tuple((rows[i][0], round(to_x(steps[i]), 1), rows[i][1]) for i in under),
+        frame=frame,
     )
 
 
@@ -107,8 +138,9 @@ def histogram(title: str, how: str, unit: str, counts: Mapping[str, Sequence[flo
     bins = int((max(values) - start) // width) + 1
     heights = {name: _binned(each, start, width, bins) for name, each in counts.items()}
     low, high, y_ticks = _axis([0.0, *(float(n) for each in heights.values() for n in each)])
-    to_x = _scale(0, bins, LEFT, WIDTH - RIGHT)
-    to_y = _scale(max(low, 0.0), high, HEIGHT - BOTTOM, TOP)
+    frame = SMALL
+    to_x = _scale(0, bins, frame.left, frame.right)
+    to_y = _scale(max(low, 0.0), high, frame.bottom, frame.top)
     labels = [
         f"{start + i * width}" if width == 1 else f"{start + i * width}–{start + (i + 1) * width - 1}"
         for i in range(bins)
@@ -116,7 +148,7 @@ def histogram(title: str, how: str, unit: str, counts: Mapping[str, Sequence[flo
     bars, each_width = [], (to_x(1) - to_x(0)) * 0.9 / len(counts)
     for k, each in enumerate(heights.values()):
         for i, count in enumerate(each):
-            bars.append((to_x(i) + k * each_width, to_y(count), each_width, to_y(0) - to_y(count), f"series-{k}"))
+            bars.append((to_x(i) + k * each_width, to_y(count), each_width, to_y(0) - to_y(count), k))
     told = [
         f"{name}: {len(each)} completions, mean {sum(each) / len(each):.1f}, longest {max(each):g}."
         for name, each in counts.items()
@@ -164,10 +196,15 @@ def _curve(series: Series, to_x: Scale, to_y: Scale) -> Curve:
     marks = []
     if series.marked or len(points) == 1:
         for step, value in zip(series.steps, series.values, strict=True):
-            low, high = series.spread.get(step, (value, value))
+            low, high = (value, value) if series.banded else series.spread.get(step, (value, value))
             marks.append((to_x(step), to_y(value), to_y(low), to_y(high)))
+    band = ""
+    if series.banded:
+        above = [(to_x(step), to_y(series.spread[step][1])) for step in series.steps]
+        below = [(to_x(step), to_y(series.spread[step][0])) for step in series.steps]
+        band = _path([*above, *reversed(below)]) + "Z"
     ends = f"{plain_number(series.values[0])} → {plain_number(series.values[-1])}"
-    return Curve(series.label, _path(points), smooth, ends, tuple(marks))
+    return Curve(series.label, _path(points), smooth, ends, tuple(marks), band)
 
 
 def _thinned(series: Series) -> list[tuple[float, float]]:
@@ -205,7 +242,11 @@ def _scale(low: float, high: float, start: float, end: float) -> Scale:
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-def _axis(values: Sequence[float]) -> tuple[float, float, list[float]]:
+def _moved(scale: Scale, by: float) -> Scale:
+    return lambda value: scale(value) + by
+
+
+def _axis(values: Sequence[float], ticks: int = 4) -> tuple[float, float, list[float]]:
     """The ends of an axis that holds these values, and its ticks; 0 is on it unless that would hide the shape."""
     low, high = min(values), max(values)
     if low > 0 and low < high / 2:
@@ -217,7 +258,7 @@ def _axis(values: Sequence[float]) -> tuple[float, float, list[float]]:
         low, high = low - pad, high + pad
     room = (high - low) * 0.06
     low, high = (low if low == 0 else low - room), (high if high == 0 else high + room)
-    return low, high, _nice(low, high, 4)
+    return low, high, _nice(low, high, ticks)
 
 
 def _nice(low: float, high: float, count: int) -> list[float]:

@@ -50,6 +50,12 @@ class RunData:
     first: Rollouts | None
     last: Rollouts | None
 
+    @property
+    def task(self) -> str:
+        """What is learnt, in short: of a path its last two names."""
+        task = str(self.plain.get("env") or self.plain.get("data") or self.plain.get("task") or "its task")
+        return "/".join(Path(task).parts[-2:]) if "/" in task else task
+
 
 def read_run(path: Path | str) -> RunData:
     """Everything that a report shows. UserError when the folder is no run folder; RunError when it is damaged."""

@@ -209,7 +209,9 @@ class Rooms:
 
 def rooms(rows: Sequence[Mapping[str, Any]]) -> Rooms:
     """The charts of a run. Figures that the table above does not know get one each in a last room."""
-    known = {name: values for name, values in _numbers(rows).items() if name not in DRAWN_APART}
+    numbers = _numbers(rows)
+    known = {name: values for name, values in numbers.items() if not (name in DRAWN_APART or _bound(name))}
+    known = {name: values for name, values in known.items() if not _is_score(name, values, numbers)}
     still = {name: values[-1] for name, values in known.items() if len(rows) > 1 and _still(name, values)}
     left = {name: values for name, values in known.items() if name not in still}
     twins = tuple(name for name in left if name == "pass_rate" or name.startswith("reward/"))
@@ -227,6 +229,16 @@ def rooms(rows: Sequence[Mapping[str, Any]]) -> Rooms:
     further = dict.fromkeys(name for name in left if name not in drawn)
     found.append(Room("Further figures", (*_components(further), *(_plain(name) for name in further))))
     return Rooms(tuple(room for room in found if room.figures), still, twins)
+
+
+def _bound(name: str) -> bool:
+    """Whether it is an end of a held-out figure's interval."""
+    return name.startswith("eval/") and name.endswith(("_low", "_high"))
+
+
+def _is_score(name: str, values: Sequence[float], numbers: Mapping[str, Sequence[float]]) -> bool:
+    """Whether it is the held-out score under the name of the figure which that is."""
+    return name.startswith("eval/") and values == numbers.get("eval/score")
 
 
 def _still(name: str, values: Sequence[float]) -> bool:

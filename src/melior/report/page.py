@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from melior.errors import UserError
-from melior.loops.summary import count_text, interval_text, is_interval, time_text
+from melior.loops.summary import count_text, time_text
 from melior.records.describe import stage_rows
 from melior.records.differences import Difference, differences
-from melior.report.charts import Chart, Series, bands, histogram, line_chart, plain_number
+from melior.report.charts import Chart, Series, bands, histogram, line_chart
 from melior.report.coloring import Coloring, coloring
-from melior.report.completions import printable
 from melior.report.data import RunData, read_run
 from melior.report.figures import Figure, rooms
+from melior.report.held_out import COUNTS, held_out_series, intervals, is_known, measured_on, score_name
+from melior.report.palette import DASHES, PALETTE
+from melior.report.rendering import template
 from melior.report.verdict import verdict
 from melior.storage.writing import write_atomic
 
 NAME = "report.html"
-MISSING = "no report was written: jinja2 is not installed (pip install 'melior[report]')"
-TEMPLATES = Path(__file__).parent / "templates"
-_COUNTS = ("prompts", "episodes")
 _WORDS = (
     ("Problem", "problem"),
     ("Move", "move"),
@@ -47,41 +43,18 @@ def write_report(run: Path | str, out: Path | str | None = None) -> Path:
         UserError: no run folder, or jinja2 is not installed.
         RunError: the folder is damaged, or the disk refuses.
     """
-    if not can_report():
-        raise UserError(MISSING)
     path = Path(out) if out is not None else Path(run) / NAME
     write_atomic(path, page(read_run(run)))
     return path
 
 
-def can_report() -> bool:
-    """Whether what pages are made with is installed."""
-    return importlib.util.find_spec("jinja2") is not None
-
-
 def page(run: RunData) -> str:
     """The report as one HTML document that loads nothing."""
-    text = _template().render(**_content(run))
+    text = template("run.html.j2").render(**_content(run))
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 # ---- inside
-
-
-@functools.lru_cache(maxsize=1)
-def _template() -> Any:
-    """Compiled once, which takes longer than to fill it in."""
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,  # completions are anything that a model may write
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters |= {"printable": printable, "number": plain_number, "figure": interval_text}
-    return templates.get_template("run.html.j2")
 
 
 @dataclass(frozen=True)
@@ -101,13 +74,15 @@ def _content(run: RunData) -> dict[str, Any]:
     scores, scale = _scores(run.summary)
     return {
         "run": run,
-        "title": f"{run.method} on {_task(run.plain)}",
+        "palette": PALETTE,
+        "dashes": DASHES,
+        "title": f"{run.method} on {run.task}",
         "model": "" if "env" in run.plain else str(run.plain.get("model", "")),
         "size": _size(run),
         "verdict": verdict(run.summary, run.rows),
         "scores": scores,
         "scale": scale,
-        "measured_on": _measured_on(run.summary),
+        "measured_on": measured_on(run.summary),
         "held_out": held_out,
         "charts": charts,
         "still": found.still,
@@ -122,12 +97,6 @@ def _content(run: RunData) -> dict[str, Any]:
         "command": f"melior train --config {shlex.quote(str(run.path / 'config.yaml'))}",
         "objects": sorted(key for key, value in run.plain.items() if _is_object(value)),
     }
-
-
-def _task(plain: Mapping[str, Any]) -> str:
-    """What is learnt, in short: of a path its last two names."""
-    task = str(plain.get("env") or plain.get("data") or plain.get("task") or "its task")
-    return "/".join(Path(task).parts[-2:]) if "/" in task else task
 
 
 def _size(run: RunData) -> list[tuple[str, str]]:
@@ -145,8 +114,8 @@ def _size(run: RunData) -> list[tuple[str, str]]:
 def _scores(summary: Mapping[str, Any]) -> tuple[list[_Score], tuple[float, float]]:
     """Every held-out figure; those with an interval get marks on one scale."""
     before, after = summary.get("before") or {}, summary.get("after") or {}
-    names = [name for name in {**before, **after} if name not in ("score", *_COUNTS)]
-    certain = [name for name in names if all(_known(side[name]) for side in (before, after) if name in side)]
+    names = [name for name in {**before, **after} if name not in ("score", *COUNTS)]
+    certain = [name for name in names if all(is_known(side[name]) for side in (before, after) if name in side)]
     figures = [side[name] for name in certain for side in (before, after) if name in side]
     marks, low, high = bands(figures) if figures else ([], 0.0, 1.0)
     waiting = iter(marks)
@@ -155,35 +124,13 @@ def _scores(summary: Mapping[str, Any]) -> tuple[list[_Score], tuple[float, floa
     return [_Score(name, before.get(name), after.get(name), drawn.get(name, ())) for name in ordered], (low, high)
 
 
-def _measured_on(summary: Mapping[str, Any]) -> str:
-    """ "256 prompts"; "" when that is not known."""
-    figures = summary.get("after") or summary.get("before") or {}
-    return ", ".join(f"{figures[name]} {name}" for name in _COUNTS if name in figures)
-
-
-def _known(figure: Any) -> bool:
-    return is_interval(figure) and all(isinstance(bound, int | float) for bound in figure)
-
-
 def _held_out(run: RunData) -> Chart | None:
-    """The held-out score over the run: before, at each evaluation, and after."""
-    points = {row["step"]: row["eval/score"] for row in run.rows if isinstance(row.get("eval/score"), int | float)}
-    spread = {}
-    for side, step in (("before", 0), ("after", run.summary.get("steps"))):
-        figures = run.summary.get(side) or {}
-        if step is None or not isinstance(figures.get("score"), int | float):
-            continue
-        points[step] = figures["score"]
-        for value in figures.values():
-            if _known(value) and value[0] == figures["score"]:
-                spread[step] = (value[1], value[2])
-                break
-    if len(points) < 2:
+    """The held-out score over the run."""
+    series = held_out_series(run.rows, run.summary)
+    if series is None or len(series.steps) < 2:
         return None
-    steps = sorted(points)
     how = "On what the run does not learn from, with 95 % intervals where they were computed. This is the result."
-    series = Series("", steps, [points[step] for step in steps], spread, marked=True)
-    return line_chart("Held-out score", how, "score", [series])
+    return line_chart("Held-out score", how, score_name(run.summary), [series])
 
 
 def _chart(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> Chart:
@@ -191,7 +138,8 @@ def _chart(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> Chart:
     for name, label in figure.curves:
         known = [(row["step"], float(row[name])) for row in rows if isinstance(row.get(name), int | float)]
         steps, values = zip(*known, strict=True)
-        series.append(Series(label if len(figure.curves) > 1 else "", steps, values))
+        held_out, spread = name.startswith("eval/"), intervals(rows, name)
+        series.append(Series(label if len(figure.curves) > 1 else "", steps, values, spread, marked=held_out))
     return line_chart(figure.title, figure.how, figure.unit, series)
 
 

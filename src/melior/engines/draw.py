@@ -5,17 +5,37 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 
+# Tokens whose probabilities are added up before the running sum is taken: it then has few terms.
+BLOCK = 256
 
-def inverse_cdf(logp: Float[torch.Tensor, "N V"], uniform: Float[torch.Tensor, "N"]) -> Int[torch.Tensor, "N"]:
-    """The token at which the distribution function passes `uniform` in [0,1); probability zero is never drawn.
 
-    `logp` need not be normalized. Use float64: the sum over a large vocabulary loses tokens in float32.
+def inverse_cdf(
+    weights: Float[torch.Tensor, "N V"], uniform: Float[torch.Tensor, "N"]
+) -> tuple[Int[torch.Tensor, "N"], Float[torch.Tensor, "N"]]:
+    """The token at which the distribution function passes `uniform` in [0,1), and the [N] sums of the weights.
+
+    `weights` are probabilities up to a factor for each row; a weight of zero is never drawn. The running sum is taken
+    in float64: in float32 it would lose tokens of a large vocabulary.
     """
-    cdf = logp.exp().cumsum(-1)
+    v = weights.shape[-1]
+    whole = v - v % BLOCK
+    sums = [weights[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1), weights[:, whole:].sum(-1, keepdim=True)]
+    cdf = torch.cat(sums, -1).double().cumsum(-1)
     total = cdf[:, -1:]
-    # Rounding may lift u * total to total itself, past every token that has mass.
-    target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, target, right=True).squeeze(-1)
+    target = _below(uniform.to(total)[:, None] * total, total)
+    block = torch.searchsorted(cdf, target, right=True)
+    before = torch.where(block > 0, cdf.gather(-1, (block - 1).clamp(min=0)), torch.zeros_like(target))
+    index = block * BLOCK + torch.arange(BLOCK, device=weights.device)
+    inside = weights.gather(-1, index.clamp(max=v - 1)).double().masked_fill(index >= v, 0.0).cumsum(-1)
+    # The share of the block that lies below the target: the block's sum and its running sum are rounded differently.
+    share = (target - before) / (cdf.gather(-1, block) - before)
+    at = torch.searchsorted(inside, _below(share * inside[:, -1:], inside[:, -1:]), right=True)
+    return (block * BLOCK + at).squeeze(-1), total.squeeze(-1)
+
+
+def _below(target: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """Rounding may lift a target to the total itself, past every token that has mass."""
+    return torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
 
 
 def truncate(logp: Float[torch.Tensor, "N V"], top_p: float = 1.0, top_k: int = 0) -> Float[torch.Tensor, "N V"]:

@@ -83,15 +83,27 @@ class Sampling:
         return torch.cat([token for token, _ in parts]), torch.cat([logp for _, logp in parts])
 
     def _draw(self, logits: Mapping[str, torch.Tensor], uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logp = {name: (wide(value) / self.temperature).log_softmax(-1) for name, value in logits.items()}
+        if self.blend is None and self.top_p >= 1 and self.top_k == 0:
+            logp = scaled(logits["policy"], self.temperature)
+        else:
+            logp = self._shaped(logits)
+        top = logp.amax(-1, keepdim=True)
+        if not bool(torch.isfinite(top).all()):
+            raise RunError("the policy's logits are not finite while sampling; its weights have diverged")
+        # The largest is subtracted so that nothing overflows; the sum of the weights is all of the normalization.
+        weights = (logp - top).exp_()
+        token, total = inverse_cdf(weights, uniform.to(weights.device))
+        if self.greedy:
+            token = logp.argmax(-1)
+        return token, (weights.gather(-1, token[:, None]).squeeze(-1) / total).log()
+
+    def _shaped(self, logits: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The log-distribution (float64) after the blend and the truncation."""
+        logp = {name: scaled(value, self.temperature).double().log_softmax(-1) for name, value in logits.items()}
         mixed = logp["policy"]
         if self.blend is not None:
             mixed = self._blended(self.blend(logp, self.run), mixed)  # type: ignore[arg-type]
-        if not bool(torch.isfinite(mixed.amax(-1)).all()):
-            raise RunError("the policy's logits are not finite while sampling; its weights have diverged")
-        mixed = truncate(mixed, self.top_p, self.top_k)
-        token = mixed.argmax(-1) if self.greedy else inverse_cdf(mixed, uniform.to(mixed))
-        return token, mixed.gather(-1, token[:, None]).squeeze(-1)
+        return truncate(mixed, self.top_p, self.top_k)
 
     def _blended(self, result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if result.shape != like.shape:
@@ -99,9 +111,11 @@ class Sampling:
         return result.to(like).log_softmax(-1)
 
 
-def wide(logits: torch.Tensor) -> torch.Tensor:
-    """The logits in float64, on the CPU where their device has none."""
-    return (logits.cpu() if logits.device.type == "mps" else logits).double()
+def scaled(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The logits over the temperature in float32 or better, on the CPU where their device has no float64."""
+    here = logits.cpu() if logits.device.type == "mps" else logits
+    exact = here if here.dtype == torch.float64 else here.float()
+    return exact if temperature == 1 else exact / temperature
 
 
 @torch.no_grad()

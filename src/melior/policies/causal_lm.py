@@ -13,6 +13,7 @@ import torch
 from melior.data.tokenizer import end_ids
 from melior.errors import RunError
 from melior.parts import Evaluation, Need, Needs
+from melior.policies.bfloat16 import multiplies_bfloat16
 from melior.policies.chunked import evaluate_chunks, functionals, other_sources
 from melior.policies.decoding import CachedDecoder
 from melior.policies.lora import Adapter
@@ -96,16 +97,19 @@ class CausalLM:
         return self.network.get_output_embeddings().weight.dtype
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """Within, the network computes as this policy: with its adapter, in its precision."""
+    def active(self, decoding: bool = False) -> Iterator[None]:
+        """Within, the network computes as this policy: with its adapter, in its precision.
+
+        Decoding on a device without bfloat16 arithmetic goes by the float32 weights themselves: to round what such a
+        device computes in float32 anyway only costs time.
+        """
+        halved = self.autocast and not (decoding and not multiplies_bfloat16(self.device))
         with ExitStack() as stack:
             if self.adapter is not None:
                 stack.enter_context(self.adapter.active())
             # Casts made without gradient must not serve a pass with gradient, so they are never cached there.
             stack.enter_context(
-                torch.autocast(
-                    self.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=torch.is_grad_enabled()
-                )
+                torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=torch.is_grad_enabled())
             )
             yield
 

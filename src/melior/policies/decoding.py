@@ -81,7 +81,7 @@ class CachedDecoder:
 
     def _forward(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         policy = self.policy
-        with torch.no_grad(), policy.active():
+        with torch.no_grad(), policy.active(decoding=True):
             out = policy.network(
                 input_ids=ids,
                 attention_mask=self.mask,

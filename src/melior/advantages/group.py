@@ -29,9 +29,9 @@ def group_relative(
 ) -> Float[torch.Tensor, "B"]:
     """A = (r - mean) / (std + eps) within each group; without the division when `scale` is None.
 
-    With `scale="batch"` the deviation is that of all rewards of the batch. A deviation of at most `floor` is not divided by. A group of one, or of one finite reward, gets 0, or with
-    `single="reward"` its reward (over 1 + eps when scaled).
-    NaN rewards take no part and stay NaN.
+    With `scale="batch"` the deviation is that of all rewards of the batch. A deviation of at most `floor` is not
+    divided by. A group of one, or of one finite reward, gets 0, or with `single="reward"` its reward (over 1 + eps
+    when scaled). NaN rewards take no part and stay NaN.
 
     Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2 (scaled); Liu et al. 2025, arXiv 2503.20783 (centered).
     """

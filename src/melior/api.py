@@ -19,6 +19,7 @@ from melior.records.config import config_text, read_config
 from melior.records.serialize import fingerprint
 from melior.report.after_run import report_of_run
 from melior.request import Request, resolve_request, resumed_request
+from melior.settings import LanguageSettings
 from melior.storage.checkpoints import checkpoint_step, latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import chosen_trackers, trackers
@@ -85,7 +86,7 @@ def train(
         overrides: exact changes such as "objective.clip.high=0.28".
         paper_settings: adopt the paper's own settings.
         tuned: adopt settings published for the environment.
-        callbacks: hooks into steps, evaluations and saves.
+        callbacks: hooks into steps, evaluations and saves; see `melior.Callback`.
         quiet: print nothing.
         **settings: any field of the settings (`melior.settings`): steps, seed, lr, n, ...
 
@@ -97,6 +98,7 @@ def train(
         RunError: a failure during the run; everything up to the last checkpoint is kept.
         Exception: what a part or a callback of the user's raised, with a note that says where the run is saved.
     """
+    check_callbacks(callbacks)
     given, values = _objects(model=model, data=data, eval_data=eval_data, reward=reward, env=env)
     if resume is not None:
         # What was not given must not count as given.
@@ -140,7 +142,7 @@ def evaluate(model: Any, *, overrides: Sequence[str] = (), **settings: Any) -> M
     if isinstance(model, str | Path):
         path, checkpoint = Path(model), _checkpoint_of(Path(model))
         if (path / CONFIG).exists():
-            return load(path, overrides=overrides, **settings).evaluate()
+            return load(path, overrides=overrides, **_measurable(path, settings)).evaluate()
         if checkpoint is not None:
             return _load(checkpoint.parents[1], checkpoint, overrides, settings).evaluate()
     return _trainee_for_evaluation(model, settings, overrides).evaluate()
@@ -155,6 +157,16 @@ def load(run: str | Path, *, overrides: Sequence[str] = (), **settings: Any) -> 
 
 
 # ---- inside
+
+
+def _measurable(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings to measure a run with; one that evaluated nothing takes the usual number of prompts."""
+    own = read_config(path).settings
+    if not isinstance(own, LanguageSettings) or own.eval_prompts:
+        return settings
+    if own.data and "data" not in settings:
+        raise UserError(f"{path} was trained on all its rows (eval_prompts is 0); give others to measure on as data")
+    return {"eval_prompts": LanguageSettings.eval_prompts, **settings}
 
 
 def _load(path: Path, checkpoint: Path | None, overrides: Sequence[str], settings: dict[str, Any]) -> Trainee:
@@ -264,6 +276,18 @@ def _trainee_for_evaluation(model: Any, settings: Mapping[str, Any], overrides: 
     # A record without a reference, so that nothing but the model itself is loaded.
     request = resolve_request("reinforce", {**values, "eval_fraction": 0.0, **rest, "steps": 0}, overrides)
     return _trainee(request.record, request.settings, given)
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """A UserError for a callback that is not of Melior's kind."""
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
+    for callback in callbacks:
+        lacking = [name for name in hooks if not callable(getattr(callback, name, None))]
+        if lacking:
+            raise UserError(
+                f"the callback {type(callback).__name__} has no {', '.join(lacking)}; derive it from melior.Callback "
+                f"(its hooks are {', '.join(hooks)})"
+            )
 
 
 def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:

@@ -13,6 +13,7 @@ from melior.method import Entry, Method
 from melior.policies.saved_table import is_table
 from melior.records.catalogue import find, resolve
 from melior.records.config import read_config
+from melior.records.foreign import foreign
 from melior.records.overrides import apply
 from melior.records.serialize import settings_from
 from melior.settings import ControlSettings, LanguageSettings, RunSettings
@@ -67,7 +68,9 @@ def resolve_request(
     name = getattr(record, "name", "?")
     for key in given:
         if key not in names:
-            raise UserError(f"method '{name}' reads no setting '{key}'{_belongs(key) or near(key, names)}")
+            raise UserError(
+                f"method '{name}' reads no setting '{key}'{_belongs(key) or foreign(key) or near(key, names)}"
+            )
     if given.get("data"):
         if given.get("task"):
             raise UserError("give a task or data, not both")

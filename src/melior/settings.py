@@ -68,7 +68,7 @@ class LanguageSettings(RunSettings):
         answer_column: the column that built-in rewards compare with; "" finds the usual names.
         eval_data: rows for evaluation; "" takes the task's held-out set, or `eval_fraction` of the data.
         eval_fraction: share of `data` held out when `eval_data` is not given.
-        eval_prompts: prompts of one evaluation, at most.
+        eval_prompts: prompts of one evaluation, at most; 0 evaluates nothing and holds out nothing.
         eval_k: the k of pass@k; the largest decides how many completions of a prompt are sampled.
         reward: reward functions: "path.py:name", "module:name" or built-in names; () takes the task's.
         reward_weights: one weight for each reward; () weighs all by 1.

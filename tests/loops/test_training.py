@@ -9,9 +9,11 @@ import signal
 import pytest
 
 import melior
+from melior.api import check_callbacks
+from melior.errors import UserError
 from melior.loops.training import Training
 from melior.storage import trackers
-from runs import lock_run, rows
+from runs import lock_run, rows, sums, text_run
 
 
 class Interrupt(melior.Callback):
@@ -97,3 +99,58 @@ def test_times_are_of_the_steps_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "_evaluate", lambda self: (__import__("time").sleep(0.2), slow(self))[1])
     result = lock_run(tmp_path / "a", steps=2, eval_every=1)
     assert result.summary["seconds"] < 0.4
+
+
+# ---- runs that end before their budget, and runs that measure nothing
+
+
+class Enough(melior.Callback):
+    """Says that it is enough at an evaluation or after a step."""
+
+    def __init__(self, evaluation: int = -1, step: int = -1) -> None:
+        self.evaluation, self.step = evaluation, step
+
+    def on_eval(self, run, figures):
+        return run.step == self.evaluation
+
+    def on_step(self, run, metrics):
+        return metrics["step"] == self.step
+
+
+@pytest.mark.parametrize(("when", "steps"), [({"evaluation": 2}, 2), ({"step": 3}, 3), ({"evaluation": 0}, 0)])
+def test_a_callback_may_end_a_run_which_is_then_finished_and_may_go_on(tmp_path, when, steps):
+    result = lock_run(tmp_path / "a", steps=5, eval_every=2, callbacks=[Enough(**when)])
+    assert result.summary["steps"] == steps and not result.summary["interrupted"]
+    assert result.summary["after"]["score"] >= 0 and result.model.exists()
+    lock_run(tmp_path / "whole", steps=5, eval_every=2)
+    melior.train(resume=tmp_path / "a", quiet=True)
+    assert rows(tmp_path / "a") == rows(tmp_path / "whole")
+
+
+def test_a_callback_of_another_library_is_refused_with_our_hooks_named():
+    class TrainerCallback:
+        def on_step_end(self, args, state, control):
+            return control
+
+    with pytest.raises(UserError, match=r"TrainerCallback has no on_step, on_eval, on_save; .*melior\.Callback"):
+        check_callbacks([TrainerCallback()])
+
+
+def test_a_run_may_evaluate_nothing_and_learn_from_every_row(tmp_path):
+    seen = []
+    watch = Interrupt("never")
+
+    def reward(prompts, completions):
+        seen.extend(prompts)
+        return [1.0] * len(completions)
+
+    plain = {"data": sums(4), "reward": reward, "eval_prompts": 0, "steps": 2, "callbacks": [watch]}
+    result = text_run(tmp_path / "a", **plain)
+    assert set(seen) == {row["prompt"] for row in sums(4)}  # two steps of two prompts: all rows, each once
+    assert not result.summary["before"] and result.summary["after"] is None
+    assert watch.seen == ["save 0", "step 1", "step 2", "save 2"]
+    with pytest.raises(UserError, match="trained on all its rows"):
+        melior.evaluate(tmp_path / "a", reward=reward)
+    assert melior.evaluate(tmp_path / "a", reward=reward, data=sums(3))["prompts"] == 3
+    with pytest.raises(UserError, match="keep_best would have no effect"):
+        text_run(tmp_path / "b", **plain, keep_best=True)

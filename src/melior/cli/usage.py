@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from melior.errors import near
+from melior.records.foreign import foreign
 
 
 def usage_message(error: Exception) -> str | None:
@@ -16,7 +17,7 @@ def usage_message(error: Exception) -> str | None:
     option = getattr(error, "option_name", None)
     text = str(error.format_message())
     if option is not None and text.startswith("No such option"):
-        return f"no such option '{option}'{near(option, _options(context))}"
+        return f"no such option '{option}'{foreign(option) or near(option, _options(context))}"
     command = re.match(r"No such command '([^']*)'", text)
     if command:
         return f"no such command '{command[1]}'{near(command[1], getattr(_command(context), 'commands', {}))}"

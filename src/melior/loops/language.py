@@ -203,6 +203,10 @@ def check_likelihood(method: Method, policy: Any) -> None:
             f"{policy.likelihood}; choose other terms"
         )
 
+    if not settings.eval_prompts:
+        idle = [name for name in ("eval_every", "keep_best", "eval_data") if getattr(settings, name)]
+        if idle:
+            raise UserError(f"{', '.join(idle)} would have no effect: eval_prompts is 0, so nothing is evaluated")
 
 def _warnings(method: Method, settings: LanguageSettings) -> tuple[str, ...]:
     alone = [type(part).__name__ for part in method.walk() if getattr(part, "needs_siblings", False)]

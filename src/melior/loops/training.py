@@ -77,12 +77,15 @@ class Trainee(Protocol):
 
 
 class Callback:
-    """Hooks into a run; override what you need. `run` is what is trained (for a `Method`, its `run` is the handle)."""
+    """Hooks into a run; override what you need. `run` is what is trained (for a `Method`, its `run` is the handle).
 
-    def on_step(self, run: Any, metrics: Mapping[str, Any]) -> None:
+    A run ends early when `on_step` or `on_eval` returns True: after that step, with its last evaluation and checkpoint.
+    """
+
+    def on_step(self, run: Any, metrics: Mapping[str, Any]) -> bool | None:
         """After every step, with its figures."""
 
-    def on_eval(self, run: Any, figures: Figures) -> None:
+    def on_eval(self, run: Any, figures: Figures) -> bool | None:
         """After every evaluation."""
 
     def on_save(self, run: Any, path: Path) -> None:
@@ -120,6 +123,7 @@ class Training:
         self._evaluated_at = self._saved_at = -1
         self._best = -math.inf
         self._latest: Figures = {}
+        self._enough = False  # a callback said so
         # The figures of a step whose evaluation is still to be made, and the seconds it took.
         self._open: tuple[dict[str, Any], float] | None = None
 
@@ -157,9 +161,9 @@ class Training:
             with _interruptible() as asked_to_stop:
                 if self._open is not None:
                     self._conclude()
-                while self.trainee.step < self.settings.steps and not asked_to_stop():
+                while self.trainee.step < self.settings.steps and not self._enough and not asked_to_stop():
                     self._step()
-                self.interrupted = self.trainee.step < self.settings.steps
+                self.interrupted = self.trainee.step < self.settings.steps and not self._enough
                 if not self.interrupted:
                     self.after = self._latest if self._evaluated_at == self.trainee.step else self._evaluate_or_save()
             self._save()
@@ -203,7 +207,7 @@ class Training:
             tracker.log(step, row)
         try:
             for callback in self.callbacks:
-                callback.on_step(self.trainee, row)
+                self._enough |= callback.on_step(self.trainee, row) is True
         except Exception:
             self._save()
             raise
@@ -248,8 +252,10 @@ class Training:
         self._score = figures.get("score")
         if self._score is not None and self._score > self._best:
             self._best = self._score
+        if not figures:  # nothing is evaluated in this run
+            return figures
         for callback in self.callbacks:
-            callback.on_eval(self.trainee, figures)
+            self._enough |= callback.on_eval(self.trainee, figures) is True
         self.progress.evaluated(self.trainee.step, figures)
         return figures
 

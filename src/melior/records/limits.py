@@ -39,8 +39,8 @@ _FROM_ZERO, _FROM_ONE, _POSITIVE = Limit(0), Limit(1), Limit(0, open_low=True)
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("steps", "seed", "warmup", "lr", "weight_decay", "clip_grad", "rows_per_micro"), _FROM_ZERO),
     **dict.fromkeys(("eval_every", "save_every", "reward_workers", "max_prompt_tokens", "top_k"), _FROM_ZERO),
-    **dict.fromkeys(("lora", "lora_alpha"), _FROM_ZERO),
-    **dict.fromkeys(("prompts", "n", "max_tokens", "eval_prompts", "eval_k", "keep"), _FROM_ONE),
+    **dict.fromkeys(("lora", "lora_alpha", "eval_prompts"), _FROM_ZERO),
+    **dict.fromkeys(("prompts", "n", "max_tokens", "eval_k", "keep"), _FROM_ONE),
     **dict.fromkeys(("envs", "horizon", "hidden", "eval_episodes"), _FROM_ONE),
     **dict.fromkeys(("temperature", "eps", "reward_timeout"), _POSITIVE),
     "betas": Limit(0, 1, open_high=True),

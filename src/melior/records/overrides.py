@@ -16,6 +16,7 @@ from melior.errors import MeliorError, UserError
 from melior.method import Method
 from melior.parts import Term, Weighted
 from melior.records.coerce import members
+from melior.records.foreign import foreign
 from melior.records.limits import check_limits
 from melior.records.notes import note
 from melior.records.serialize import from_tree
@@ -97,7 +98,7 @@ def _found(path: str, known: list[Slot]) -> Slot:
         return ending[0]
     if ending:
         raise UserError(f"'{path}' could be {_either([slot.path for slot in ending])}; write it in full")
-    raise UserError(f"there is no '{path}' to set{_near_path(path, known)}")
+    raise UserError(f"there is no '{path}' to set{foreign(path) or _near_path(path, known)}")
 
 
 def _fresh_key(path: str, known: list[Slot]) -> Slot | None:

@@ -67,6 +67,8 @@ def open_source(settings: LanguageSettings, task: Task | None, data: Any = None,
     if eval_data is not None or settings.eval_data:
         held_out = _load(settings.eval_data if eval_data is None else eval_data, settings)
         learn: Sequence[Row] = rows
+    elif not settings.eval_prompts:
+        learn, held_out = rows, []
     elif settings.eval_fraction > 0 and len(rows) > 1:
         learn, held_out = split_rows(rows, settings.eval_fraction, 0)
     else:

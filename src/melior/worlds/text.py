@@ -224,6 +224,8 @@ class TextWorld:
 
     def load_policy(self, path: str) -> Policy:
         """See `World.load_policy`."""
+        if not self.settings.eval_prompts:
+            return {}
         return self.loader(path)
 
     def envs(self) -> Any:

@@ -48,6 +48,8 @@ class Learner:
         self.moves = self._made = 0
         self.rate = 1.0  # the schedule's factor on the learning rate, set by the loop at each step
         self.readers: Callable[[str], GivesLogits] | None = None  # scorer -> its logits, for heads; the run sets it
+        # Told of every minibatch whose gradient is asked for, and of what the policy said of it; the loop sets it.
+        self.watch: Callable[[Trajectories, Evaluation], None] | None = None
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
 
     # ---- looking
@@ -268,6 +270,8 @@ class Learner:
         wanted = needs | {need for need in monitors if need.quantity not in known}
         single = len(batch) <= self._rows(batch)
         whole = self.policy.evaluate(batch, wanted, self._others(needs)) if single else self.evaluate(batch, wanted)
+        if self.watch is not None:
+            self.watch(batch, whole)
         leaves = {name: whole[name].detach().requires_grad_() for name in ("logp", *sorted(known & set(whole.extra)))}
         rest = {name: value.detach() for name, value in whole.extra.items() if name not in leaves}
         loss = objective(_from({**leaves, **rest}), batch, self.aggregate)

@@ -49,6 +49,7 @@ def test_three_of_each_of_the_last_step_and_their_tokens(finished, capsys):
     for row in rows:
         assert "".join(token["text"] for token in row["tokens"]) == row["text"]
         assert all(token["log-probability"] <= 0 and "advantage" in token for token in row["tokens"])
+        assert all(token["entropy"] > 0 and "trainer minus sampler" in token for token in row["tokens"])
     assert command(["rollouts", str(finished), "--best", "1", "--tokens"]) == 0
     table = capsys.readouterr().out.splitlines()
     assert any(line.split()[:3] == ["token", "advantage", "log-probability"] for line in table)

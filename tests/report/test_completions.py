@@ -94,3 +94,15 @@ def test_the_first_color_is_one_that_tells_tokens_apart():
     assert [q.name for q in same.quantities] == ["advantage", "log-probability"] and same.start == "q1"
     assert coloring([(Rollouts(1, [row(0, [1.0, 2.0])]), 1)]).start == "q0"
     assert coloring([(Rollouts(1, [completion(0, 1.0)]), 1)]).quantities == ()
+
+
+def test_rounding_between_sampler_and_trainer_is_not_colored():
+    values = {"trainer minus sampler": [1e-6, -2e-6]}
+    row = Completion(0, "", "ab", 1.0, 1.0, 2, {}, "", False, lambda: _pieces([0, 1], "ab", [True] * 2, values, None))
+    found = coloring([(Rollouts(1, [row]), 1)])
+    assert [token.classes for token in found.steps[0][1][0].tokens] == ["t", "t"]
+
+
+def test_what_was_not_computed_for_a_token_is_left_out():
+    pieces = _pieces([0, 1], "ab", [True, False], {"entropy": [0.5, float("nan")]}, None)
+    assert [dict(piece.values) for piece in pieces] == [{"entropy": 0.5}, {}]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from melior.loops.first_look import first_look
 from melior.optimizers import rate
 from melior.parts import Objective
 from melior.run import BETWEEN, Run
@@ -32,12 +33,13 @@ def iterate(run: Run) -> dict[str, float]:
             batch = run.credit(batch, name)
             method = run.method.of(name)
             assert isinstance(method.objective, Objective)  # a lone term became one when the record was made
-            stats = method.update(learner, batch, method.objective, run)
+            with first_look(learner, batch) as look:
+                stats = method.update(learner, look.marked, method.objective, run)
             for key, memory in run.memories(name):
                 run.touched += 1
                 run.state[key] = memory.observe(run.state[key], batch, stats)
             run.sync(name)
-            run.batches[name] = batch
+            run.batches[name] = look.told()
             figures |= stats
         figures["skipped"] = float(learner.moves == moves)
         prefix = "" if name == "policy" else f"{name}/"

@@ -11,6 +11,7 @@ from melior.report.completions import ADVANTAGE, ENTROPY, GAP, LOGP, Completion,
 
 LEVELS = 3
 FAINTEST = 0.05  # of the scale; what is below is left uncolored
+LEAST_GAP = 0.05  # nats: the scale of a quantity that should be rounding only is at least this, or rounding is colored
 MOST_TOKENS, MOST_ROWS = 600, 200
 _HOW = {
     ADVANTAGE: "Blue tokens are made likelier by the step, orange ones less likely; the deeper, the more.",
@@ -112,6 +113,7 @@ def _quantities(completions: Sequence[Completion]) -> tuple[Quantity, ...]:
     found: list[Quantity] = []
     for name, sizes in values.items():
         scale = sorted(sizes)[int(0.98 * (len(sizes) - 1))] or max(sizes)
+        scale = max(scale, LEAST_GAP) if name == GAP else scale
         if scale:
             found.append(Quantity(f"q{len(found)}", name, _HOW.get(name, _RATIO), scale, name not in _ONE_SIDED))
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,6 +176,7 @@ def _pieces(
         else:
             return ()
         told = {name: max(each[begin : i + 1], key=abs) for name, each in values.items() if len(each) > i}
+        told = {name: value for name, value in told.items() if math.isfinite(value)}
         pieces.append(Piece(shown, all(mask[begin : i + 1]), told))
         begin = i + 1
     return tuple(pieces)

@@ -28,9 +28,9 @@ class RolloutWriter:
 
     Columns: `group`, `length`, `prompt_ids`, `prompt_text`, `token_ids`, `text`, `behaviour_logp`, `proximal_logp`,
     `mask`, `advantage`, `step_reward`, `reward`, `outcome`, `reward/NAME` of each reward function (null: does not
-    apply), `scores/SCORER/QUANTITY`, and all further columns, features and objects by their own names
-    (`column/NAME` when the name is one of the above). What belongs to single actions is a list as long as the row,
-    without padding. Objects that are neither text nor numbers are JSON.
+    apply), `scores/SCORER/QUANTITY`, `entropy` (of the policy when it first learnt from the row), and all further
+    columns, features and objects by their own names (`column/NAME` when the name is one of the above). What belongs to
+    single actions is a list as long as the row, without padding. Objects that are neither text nor numbers are JSON.
 
     Attributes:
         keep: steps that are kept, the newest; 0 keeps all, -1 writes none.

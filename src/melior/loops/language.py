@@ -184,6 +184,10 @@ def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
         idle = [name for name in of_models if getattr(settings, name) != getattr(plain, name)]
         if idle or settings.dtype == "bfloat16":
             raise UserError(f"the tabular policy has no {', '.join(idle) or 'bfloat16'}")
+    if not settings.eval_prompts:
+        idle = [name for name in ("eval_every", "keep_best", "eval_data") if getattr(settings, name)]
+        if idle:
+            raise UserError(f"{', '.join(idle)} would have no effect: eval_prompts is 0, so nothing is evaluated")
     if "" in settings.stop:
         raise UserError("a stop string is empty; it would end every completion at once")
     if settings.lora_alpha and not settings.lora:
@@ -203,10 +207,6 @@ def check_likelihood(method: Method, policy: Any) -> None:
             f"{policy.likelihood}; choose other terms"
         )
 
-    if not settings.eval_prompts:
-        idle = [name for name in ("eval_every", "keep_best", "eval_data") if getattr(settings, name)]
-        if idle:
-            raise UserError(f"{', '.join(idle)} would have no effect: eval_prompts is 0, so nothing is evaluated")
 
 def _warnings(method: Method, settings: LanguageSettings) -> tuple[str, ...]:
     alone = [type(part).__name__ for part in method.walk() if getattr(part, "needs_siblings", False)]

@@ -122,8 +122,8 @@ class Training:
         self._score: float | None = None
         self._evaluated_at = self._saved_at = -1
         self._best = -math.inf
-        self._latest: Figures = {}
         self._enough = False  # a callback said so
+        self._latest: Figures = {}
         # The figures of a step whose evaluation is still to be made, and the seconds it took.
         self._open: tuple[dict[str, Any], float] | None = None
 
@@ -248,12 +248,12 @@ class Training:
 
     def _evaluate(self) -> Figures:
         figures = self.trainee.evaluate()
+        if not figures:  # nothing is evaluated in this run
+            return figures
         self._evaluated_at, self._latest = self.trainee.step, figures
         self._score = figures.get("score")
         if self._score is not None and self._score > self._best:
             self._best = self._score
-        if not figures:  # nothing is evaluated in this run
-            return figures
         for callback in self.callbacks:
             self._enough |= callback.on_eval(self.trainee, figures) is True
         self.progress.evaluated(self.trainee.step, figures)

@@ -207,6 +207,8 @@ class TextWorld:
 
     def evaluate(self, run: Run, split: str = "test", seed: int = 0) -> Mapping[str, Any]:
         """See `World.evaluate`. Random numbers are the same at every step, so that evaluations are comparable."""
+        if not self.settings.eval_prompts:
+            return {}
         prompts = self.next_prompts(run, self.settings.eval_prompts, split)
         if not prompts:
             raise RunError("there are no held-out rows to evaluate on; give eval_data or an eval_fraction")
@@ -224,8 +226,6 @@ class TextWorld:
 
     def load_policy(self, path: str) -> Policy:
         """See `World.load_policy`."""
-        if not self.settings.eval_prompts:
-            return {}
         return self.loader(path)
 
     def envs(self) -> Any:

@@ -28,12 +28,22 @@ def k3(difference: Float[torch.Tensor, "N"]) -> Float[torch.Tensor, ""]:
 def sampler_gap(
     trainer: Float[torch.Tensor, "B T"], sampler: Float[torch.Tensor, "B T"], mask: Bool[torch.Tensor, "B T"]
 ) -> dict[str, torch.Tensor]:
-    """Mean, 95th percentile and greatest |difference| of the two log-probabilities over trained tokens."""
+    """Mean, 95th percentile and greatest |difference| of the two log-probabilities over trained tokens, and the share
+    of those whose ratio trainer / sampler lies outside [0.9, 1.1]."""
     gap = (trainer - sampler).abs()[mask].float()
     if gap.numel() == 0:
         return {}
     p95 = gap.kthvalue(max(1, -(-gap.numel() * 95 // 100))).values  # quantile() takes at most 2**24 values
-    return {"gap_mean": gap.mean(), "gap_p95": p95, "gap_max": gap.max()}
+    outside = outside_share(trainer, sampler, mask)
+    return {"gap_mean": gap.mean(), "gap_p95": p95, "gap_max": gap.max(), "gap_outside": outside}
+
+
+def outside_share(
+    trainer: Float[torch.Tensor, "B T"], sampler: Float[torch.Tensor, "B T"], mask: Bool[torch.Tensor, "B T"]
+) -> Float[torch.Tensor, ""]:
+    """Share of the tokens in the mask whose probability ratio trainer / sampler lies outside [0.9, 1.1]."""
+    ratio = (trainer - sampler)[mask].exp()
+    return ((ratio < 0.9) | (ratio > 1.1)).float().mean()
 
 
 def diagnostics(now: Evaluation, batch: Trajectories) -> dict[str, torch.Tensor]:

@@ -97,14 +97,14 @@ def resolve_request(
 
 
 def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
-    """What a run folder goes on with: its own record and settings, and more steps where they are asked for.
+    """What a run folder goes on with: its own record and settings, more steps, and where it samples, if asked for.
 
     Args:
         path: the run folder.
         given: what was given besides it, by name; objects stand in it as they do in a configuration.
 
     Raises:
-        UserError: anything but more steps and the objects that no configuration can hold.
+        UserError: anything but more steps, another sampler, and the objects that no configuration can hold.
     """
     saved = read_config(path)
     if saved.settings is None:
@@ -117,16 +117,20 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
                 raise UserError(f"{path} is a run of {settings.steps} steps; going on, it can have more, not {value}")
             if value > settings.steps and settings.schedule != "constant":
                 notes.append(f"the {settings.schedule} schedule now ends at step {value}, not {settings.steps}")
+        elif key == "sampler" and isinstance(settings, LanguageSettings):
+            if value != own:
+                notes.append(f"this run sampled from {own} and goes on with {value}")
         elif key == "method" and value == getattr(saved.record, "name", None):
             pass  # the same method, said once more
         elif not _stands_for_object(value) or not _stands_for_object(own):
             raise UserError(
                 f"a run goes on as it was begun, so {key} cannot be given with resume ({path}/config.yaml holds it); "
-                "steps can, or start a new run with config"
+                "steps and sampler can, or start a new run with config"
             )
         elif value != own:
             notes.append(f"this run was begun with {key} {own} and goes on with {value}")
-    return Request(saved.record, replace(settings, steps=given.get("steps", settings.steps)), tuple(notes))
+    changed = {key: given[key] for key in ("steps", "sampler") if key in given}
+    return Request(saved.record, replace(settings, **changed), tuple(notes))
 
 
 def _belongs(key: str) -> str:

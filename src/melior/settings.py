@@ -90,6 +90,12 @@ class LanguageSettings(RunSettings):
         chat: "auto" (wrap prompts when the tokenizer has a template), "always", "never".
         template_args: further arguments of the chat template.
         dtype: "float32", or "bfloat16" for computation in bfloat16 over float32 weights.
+        sampler: who draws completions: "local" (this process), "vllm" (vLLM in this process, on a GPU), or the URL of an
+            OpenAI-compatible server such as vLLM's.
+        sampler_model: the model to ask that server for; "" takes the only one it serves.
+        sampler_folder: where weights are handed to a sampler elsewhere; "" takes a temporary folder of this machine.
+        sampler_timeout: seconds that a server may take for one prompt's completions.
+        sampler_memory: share of the GPU's memory for vLLM in this process.
         lora: rank of the LoRA adapters; 0 trains all weights.
         lora_alpha: their scale; 0 means twice the rank.
         gradient_checkpointing: trade time for memory.
@@ -127,6 +133,11 @@ class LanguageSettings(RunSettings):
     chat: Literal["auto", "always", "never"] = "auto"
     template_args: Mapping[str, Any] = field(default_factory=dict)
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    sampler: str = "local"
+    sampler_model: str = ""
+    sampler_folder: str = ""
+    sampler_timeout: float = 600.0
+    sampler_memory: float = 0.4
     lora: int = 0
     lora_alpha: int = 0
     gradient_checkpointing: bool = False

@@ -15,7 +15,7 @@ Option = typer.Option
 SHARED = (
     "task", "env", "data", "eval_data", "prompt_column", "prompt_template", "answer_column", "reward", "reward_weight",
     "reward_workers", "max_tokens", "temperature", "stop", "system", "prefill", "chat", "template_arg", "dtype",
-    "device", "seed", "set_",
+    "device", "sampler", "seed", "set_",
 )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ def arguments(
     warmup: Annotated[int | None, Option(help="Steps of rising learning rate")] = None,
     optimizer: Annotated[str | None, Option(help="adamw or sgd")] = None,
     clip_grad: Annotated[float | None, Option(help="Largest gradient norm; 0 is off")] = None,
+    sampler: Annotated[str | None, Option(help="local, vllm or a server's URL")] = None,
     lora: Annotated[int | None, Option(help="Rank of LoRA adapters; 0 is off")] = None,
     dtype: Annotated[str | None, Option(help="float32, bfloat16 or float64")] = None,
     device: Annotated[str | None, Option(help="auto, cpu, cuda, mps")] = None,

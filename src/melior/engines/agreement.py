@@ -37,9 +37,9 @@ def check_agreement(policy: TextPolicy, order: Order, drawn: Drawn, who: str) ->
         raw = _mean_gap(_scored(policy, order, drawn, present, 1.0), drawn.sampled.logp, present)
         if raw < gap / 2:
             raise UserError(
-                f"{who} returns log-probabilities at temperature 1 (mean difference {raw:.2g} nats) although it draws at "
-                f"{order.temperature:g} ({gap:.2g} nats); start vLLM with --logprobs-mode processed_logprobs, or use "
-                "--temperature 1"
+                f"{who} returns log-probabilities at temperature 1 (mean difference {raw:.2g} nats) although it draws "
+                f"at {order.temperature:g} ({gap:.2g} nats); start vLLM with --logprobs-mode processed_logprobs, or "
+                "use --temperature 1"
             )
     if gap > FOREIGN:
         raise UserError(
@@ -59,8 +59,8 @@ def gap_warning(figures: Mapping[str, float], who: str) -> str:
 def warning(who: str, share: float) -> str:
     """What a share of tokens outside says, and what to look at."""
     return (
-        f"sampler and trainer disagree: {share:.0%} of the tokens that {who} drew are more than a tenth likelier or less "
-        f"likely to the trainer; {CHECKS}"
+        f"sampler and trainer disagree: {share:.0%} of the tokens that {who} drew are more than a tenth likelier or "
+        f"less likely to the trainer; {CHECKS}"
     )
 
 

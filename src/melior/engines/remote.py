@@ -41,7 +41,7 @@ class RemoteSampler:
         self.name, self.model = url, model
         self._server = Connection(url, timeout)
         self._weights, self._labels = WeightFolder(folder), Labels()
-        self._base, self._actor, self._adapters = "", "", False
+        self._base, self._actor, self._adapters, self._named = "", "", False, False
         self._context: int | None = None
 
     # ---- the protocol
@@ -70,9 +70,11 @@ class RemoteSampler:
             self._load_adapter(path)
         else:
             self._reload(path)
-        # Servers that stamp no tokens have no such address; their tokens are of the weights pushed last.
-        with suppress(NotThere):
+        try:
             self._server.post("/update_weight_version", {"new_version": label})
+            self._named = True
+        except NotThere:  # in production mode nobody names vLLM's weights; tokens are of those that were pushed last
+            self._named = False
         self._labels.add(label, version)
         self._weights.prune()
 
@@ -103,8 +105,7 @@ class RemoteSampler:
         return f"the sampler at {self._server.url}"
 
     def _version(self, label: str | None) -> int:
-        # vLLM calls weights "default" until somebody names them, and in production mode nobody can.
-        return self._labels.version(None if label == "default" and not self._names else label)
+        return self._labels.version(label if self._named else None)
 
     def _meet(self) -> None:
         """Learns what the server serves."""
@@ -164,9 +165,9 @@ class RemoteSampler:
         same = {
             "model": self._actor,
             "n": order.n,
-            "temperature": 0.0 if order.greedy else order.temperature,
+            "temperature": order.temperature,
             "top_p": order.top_p,
-            "top_k": order.top_k,
+            "top_k": 1 if order.greedy else order.top_k,  # temperature 0 would allow one completion only
             "min_p": 0.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -201,8 +202,8 @@ def _completions(answer: Any, body: Mapping[str, Any]) -> list[Completion]:
     for echo in echoes:
         if echo is not None and list(echo) != body["prompt"]:
             raise RunError(
-                f"the sampler's server read a prompt of {len(body['prompt'])} tokens as {len(echo)} others; it must take "
-                "token ids as they are"
+                f"the sampler's server read a prompt of {len(body['prompt'])} tokens as {len(echo)} others; it must "
+                "take token ids as they are"
             )
     return found
 

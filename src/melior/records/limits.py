@@ -42,10 +42,11 @@ LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("lora", "lora_alpha", "eval_prompts"), _FROM_ZERO),
     **dict.fromkeys(("prompts", "n", "max_tokens", "eval_k", "keep"), _FROM_ONE),
     **dict.fromkeys(("envs", "horizon", "hidden", "eval_episodes"), _FROM_ONE),
-    **dict.fromkeys(("temperature", "eps", "reward_timeout"), _POSITIVE),
+    **dict.fromkeys(("temperature", "eps", "reward_timeout", "sampler_timeout"), _POSITIVE),
     "betas": Limit(0, 1, open_high=True),
     "eval_fraction": Limit(0, 1, open_high=True),
     "top_p": Limit(0, 1, open_low=True),
+    "sampler_memory": Limit(0, 1, open_low=True),
     "keep_rollouts": Limit(-1),
 }
 

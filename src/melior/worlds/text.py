@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from melior.engines.noise import uniforms
-from melior.engines.sampler import Sampled, sample
+from melior.engines.local import LocalSampler
+from melior.engines.protocol import Drawn, Order, Sampler
 from melior.errors import RunError, UserError, near
 from melior.parts import Blend
 from melior.policies.policy import Policy, TextPolicy
@@ -23,6 +23,7 @@ from melior.worlds.figures import batch_figures, held_out_figures
 
 Row = Mapping[str, Any]
 ROUND = 2**20  # group ids of one round of sampling: more than a curriculum selects at a time
+PROBED, PROBE_SIBLINGS, PROBE_TOKENS = 4, 4, 32  # of what a sampler elsewhere is tried on before the run
 
 
 @runtime_checkable
@@ -48,6 +49,7 @@ class TextWorld:
         outcome: the component that decides a pass; "" for the weighted sum.
         loader: makes a policy of a path, for scorers.
         columns: the user's columns, and whether every row holds a number there; those are tensors, others objects.
+        sampler: who draws the completions.
         position: training rows taken so far.
         example: one completion of the last evaluation, to be shown.
     """
@@ -61,6 +63,7 @@ class TextWorld:
     outcome: str
     loader: Callable[[str], Policy]
     columns: Mapping[str, bool]
+    sampler: Sampler = field(default_factory=LocalSampler)
     position: int = 0
     example: Trajectories | None = None
 
@@ -70,6 +73,20 @@ class TextWorld:
             raise UserError(f"outcome '{self.outcome}' is no reward of this run{near(self.outcome, names)}")
         self._calls: dict[tuple[int, int], int] = {}
         self._judged: dict[int, list[tuple[int, Mapping[str, float]]]] = {}
+        self._held: tuple[str, int, int] | None = None  # learner, version and move of the weights the sampler has
+
+    def start(self, run: Run) -> tuple[str, ...]:
+        """Make a sampler elsewhere ready, on a few prompts of the run; returns what the user should know of it."""
+        if not self.sampler.elsewhere:
+            return ()
+        position = self.state()
+        prompts = self.next_prompts(run, PROBED)
+        self.load_state(position)
+        tokens, actor = min(PROBE_TOKENS, self.settings.max_tokens), run.learner().policy
+        probe = self._order(prompts, PROBE_SIBLINGS, "probe", (0, 0), max_tokens=tokens)
+        notes = self.sampler.start(actor, probe)  # type: ignore[arg-type]
+        self._held = ("policy", run.version, run.learner().moves)
+        return notes
 
     # ---- prompts
 
@@ -102,32 +119,31 @@ class TextWorld:
             self._calls = {key: self._calls.get(key, 0) + 1}
             stream = f"sample-{self._calls[key]}"
         keyed = (0, 0) if stream.startswith("eval") else (run.step, run.round)
-        slots = [prompt.slot for prompt in prompts for _ in range(n)]
-        siblings = list(range(n)) * len(prompts)
-        noise = uniforms(self.settings.seed, stream, *keyed, slots, siblings, self.settings.max_tokens)
-        actor = run.learner(policy).policy
+        actor: Any = run.learner(policy).policy
         evaluating = stream.startswith("eval")
-        sampled = sample(
-            actor,  # type: ignore[arg-type]
-            [prompt.ids for prompt in prompts],
-            n,
-            torch.from_numpy(noise),
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p if evaluating else 1.0,
-            top_k=self.settings.top_k if evaluating else 0,
-            stop_strings=self.settings.stop,
-            blend=blend,
-            others={name: run.scorer(name, policy) for name in (blend.scorers if blend else ())},  # type: ignore[misc]
-            run=run,
-            greedy=greedy,
-        )
-        group = torch.tensor([run.round * ROUND + slot for slot in slots])
+        others = {name: run.scorer(name, policy) for name in (blend.scorers if blend else ())}
+        truncation = {"top_p": self.settings.top_p, "top_k": self.settings.top_k} if evaluating else {}
+        order = self._order(prompts, n, stream, keyed, greedy=greedy, blend=blend, others=others, run=run, **truncation)
+        held = (policy, run.version, run.learner(policy).moves)
+        if held != self._held:
+            self.sampler.sync(actor, run.version)
+            self._held = held
+        drawn = self.sampler.sample(actor, order)
+        group = torch.tensor([run.round * ROUND + prompt.slot for prompt in prompts for _ in range(n)])
         computed = {need.quantity for need in run.method.needs()}
-        return self._trajectories(prompts, n, group, sampled, actor, RESERVED | computed)  # type: ignore[arg-type]
+        return self._trajectories(prompts, n, group, drawn, actor, RESERVED | computed)
+
+    def _order(self, prompts: Prompts, n: int, stream: str, keyed: tuple[int, int], **more: Any) -> Order:
+        """n completions of each prompt as the settings want them."""
+        s = self.settings
+        more = {"max_tokens": s.max_tokens, "temperature": s.temperature, "stop": s.stop, **more}
+        ids, slots = [prompt.ids for prompt in prompts], [prompt.slot for prompt in prompts]
+        return Order(ids, n, slots, s.seed, stream, *keyed, **more)
 
     def _trajectories(
-        self, prompts: Prompts, n: int, group: torch.Tensor, sampled: Sampled, policy: TextPolicy, taken: Set[str]
+        self, prompts: Prompts, n: int, group: torch.Tensor, drawn: Drawn, policy: TextPolicy, taken: Set[str]
     ) -> Trajectories:
+        sampled = drawn.sampled
         present = torch.arange(sampled.tokens.shape[1]) < sampled.length[:, None]
         endless = not policy.stop_ids and not self.settings.stop
         truncated = torch.zeros_like(sampled.truncated) if endless else sampled.truncated
@@ -149,6 +165,7 @@ class TextWorld:
                 "length": sampled.length,
                 "limit": torch.full_like(sampled.length, self.settings.max_tokens),
                 "truncated": truncated,
+                "version": drawn.version,
                 "slot": torch.tensor([prompt.slot for prompt in each]),
                 "sibling": torch.arange(n).repeat(len(prompts)),
             },
@@ -220,7 +237,10 @@ class TextWorld:
 
     def figures(self, run: Run, batch: Trajectories) -> Mapping[str, float]:
         """See `World.figures`."""
-        return batch_figures(batch, self.settings.pass_at) | _merged(self._judged.get(run.step, []))
+        figures = batch_figures(batch, self.settings.pass_at) | _merged(self._judged.get(run.step, []))
+        if self.sampler.elsewhere and bool(batch.present.any()):
+            figures["version_lag"] = float(run.version - batch.columns["version"][batch.present].min())
+        return figures
 
     # ---- the rest of the protocol
 
@@ -244,7 +264,7 @@ class TextWorld:
 
 # Columns that the world and the parts write; a user's column of such a name is kept as "row_NAME".
 RESERVED = (
-    {"text", "prompt_text", "source", "length", "limit", "truncated", "slot", "sibling"}
+    {"text", "prompt_text", "source", "length", "limit", "truncated", "version", "slot", "sibling"}
     | {
         "logp",
         "entropy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ import torch
 
 from melior.data import Renderer
 from melior.data import columns_of as shared_columns
+from melior.data.prompts import unknown_note
+from melior.engines.agreement import gap_warning
+from melior.engines.choose import choose_sampler, refuse_unserved
 from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.given import Given
@@ -46,6 +50,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     """A prepared run of the method: model, data and rewards loaded and checked against each other."""
     given = given or Given()
     refuse_idle_settings(settings, given)
+    sampler = choose_sampler(settings)
     uses_task = given.data is None and not settings.data
     task = get_task(settings.task) if settings.task and uses_task else None
     source = open_source(settings, task, given.data, given.eval_data)
@@ -54,8 +59,8 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     # A model object is trained in place, so every further learner has one of its own, taken before anything changes it.
     models = {name: copy.deepcopy(given.model) for name in method.others}
     policy, render = _policy(settings, task, given.model)
-    for slot, row in enumerate(rendered_first(source, settings)):
-        render(slot, slot, row)
+    refuse_unserved(sampler, method, policy)
+    first = [render(slot, slot, row) for slot, row in enumerate(rendered_first(source, settings))]
     learners = {"policy": _learner(method, settings, policy)}
     for name, other in method.others.items():
         learners[name] = _learner(other, settings, _policy(settings, task, models[name])[0])
@@ -69,6 +74,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
         outcome,
         loader=lambda path: _policy(replace(settings, model=path), task, None)[0],
         columns=columns_of(source.sample),
+        sampler=sampler,
     )
     check_likelihood(method, policy)
     run = Run(method, settings, world, learners)
@@ -110,10 +116,13 @@ class LanguageTrainee(RunTrainee):
         self._rollouts: RolloutWriter | None = None
 
     @property
+        self._sampler = run.world.sampler  # type: ignore[attr-defined]
+        self._warned = False
+        weakref.finalize(self, self._sampler.close)
     def notes(self) -> tuple[str, ...]:
         """What was decided on the user's behalf, and what looks odd."""
         unwritten = RolloutWriter(Path(), self.run.settings.keep_rollouts).note
-        return (*self.run.notes, *([unwritten] if unwritten else []))
+        return (*([unwritten] if unwritten else []), *self.run.notes)
 
     def advance(self) -> dict[str, float]:
         """One step of the line."""
@@ -131,8 +140,15 @@ class LanguageTrainee(RunTrainee):
         metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in sampled))
         return metrics
 
+        self._watch_gap(metrics)
     def preview(self, short: bool = False) -> str:
         """What the run is about to do, in words."""
+    def _watch_gap(self, metrics: Mapping[str, float]) -> None:
+        """Says once when what a sampler elsewhere draws is not what the trainer takes it for."""
+        if self._sampler.elsewhere and not self._warned and (said := gap_warning(metrics, self._sampler.name)):
+            self._warned = True
+            self.run.notes += (said,)
+
         return language_preview(self.run, short)
 
     def example(self) -> str:

@@ -120,6 +120,7 @@ class Training:
     def __post_init__(self) -> None:
         self._checkpoints = Checkpoints(self.folder.path, self.settings.keep, self.settings.keep_best)
         self._score: float | None = None
+        self._noted = len(self.trainee.notes)  # what was there before the run has been said
         self._evaluated_at = self._saved_at = -1
         self._best = -math.inf
         self._enough = False  # a callback said so
@@ -211,6 +212,9 @@ class Training:
         except Exception:
             self._save()
             raise
+        for note in self.trainee.notes[self._noted :]:
+            self.progress.note(note)
+        self._noted = len(self.trainee.notes)
         self.progress.step(step, row)
         due = self.settings.save_every and step % self.settings.save_every == 0
         if due or (self.settings.keep_best and improved):

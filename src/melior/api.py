@@ -225,7 +225,7 @@ def _go_on(path: Path, asked: Mapping[str, Any], given: Given, callbacks: Sequen
         training = _training(trainee, request.settings, folder, progress, callbacks)
         with _saying_what_is_saved(path):
             training.resume()
-            if "steps" in asked:
+            if asked.keys() & {"steps", "sampler"}:
                 folder.write_text(CONFIG, config_text(request.record, request.settings))
             return _run(training, quiet)
 

@@ -13,7 +13,6 @@ import torch
 
 from melior.data import Renderer
 from melior.data import columns_of as shared_columns
-from melior.data.prompts import unknown_note
 from melior.engines.agreement import gap_warning
 from melior.engines.choose import choose_sampler, refuse_unserved
 from melior.errors import RunError, UserError
@@ -80,6 +79,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     run = Run(method, settings, world, learners)
     run.notes = source.notes + _warnings(method, settings) + _pass_note(weights, outcome, settings.pass_at)
     run.prepare()
+    run.notes += world.start(run)
     return run
 
 
@@ -114,11 +114,11 @@ class LanguageTrainee(RunTrainee):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._rollouts: RolloutWriter | None = None
-
-    @property
         self._sampler = run.world.sampler  # type: ignore[attr-defined]
         self._warned = False
         weakref.finalize(self, self._sampler.close)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was decided on the user's behalf, and what looks odd."""
         unwritten = RolloutWriter(Path(), self.run.settings.keep_rollouts).note
@@ -138,17 +138,17 @@ class LanguageTrainee(RunTrainee):
             raise
         sampled = (*self.run.batches.values(), *self.run.dropped.values())
         metrics["tokens"] = float(sum(int(batch.length.sum()) for batch in sampled))
+        self._watch_gap(metrics)
         return metrics
 
-        self._watch_gap(metrics)
-    def preview(self, short: bool = False) -> str:
-        """What the run is about to do, in words."""
     def _watch_gap(self, metrics: Mapping[str, float]) -> None:
         """Says once when what a sampler elsewhere draws is not what the trainer takes it for."""
         if self._sampler.elsewhere and not self._warned and (said := gap_warning(metrics, self._sampler.name)):
             self._warned = True
             self.run.notes += (said,)
 
+    def preview(self, short: bool = False) -> str:
+        """What the run is about to do, in words."""
         return language_preview(self.run, short)
 
     def example(self) -> str:

@@ -96,3 +96,10 @@ def test_the_bounds_of_a_held_out_figure_are_its_interval_and_no_curve():
 
 def test_one_step_is_drawn_too():
     assert rooms([{"step": 1, "reward": 0.5}]).still == {}
+
+
+def test_a_bin_can_be_read_like_a_step():
+    chart = histogram("Lengths", "", "tokens", {"step 1": [3, 3, 4], "step 9": [5]})
+    assert [(label, texts) for label, _, texts in chart.points] == [
+        ("3", ("2", "0")), ("4", ("1", "0")), ("5", ("0", "1")),
+    ]  # fmt: skip

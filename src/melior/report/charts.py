@@ -62,7 +62,7 @@ class Curve:
 class Chart:
     """A drawing and what stands for it: `told` in words, `header` and `table` in numbers, `points` under the pointer.
 
-    `points` are (step, x, texts of the curves), `bars` are (x, y, width, height, number of the curve, text).
+    `points` are (step or bin, x, texts of the curves), `bars` are (x, y, width, height, number of the curve, text).
     """
 
     title: str
@@ -164,6 +164,9 @@ def histogram(title: str, how: str, unit: str, counts: Mapping[str, Sequence[flo
         y_ticks=tuple(Tick(to_y(value), _short(value)) for value in y_ticks if value == round(value)),
         header=(unit, *counts),
         table=tuple((labels[i], *(str(each[i]) for each in heights.values())) for i in range(bins)),
+        points=tuple(
+            (labels[i], round(to_x(i + 0.45), 1), tuple(str(each[i]) for each in heights.values())) for i in range(bins)
+        ),
         bars=tuple(bars),
         x_label=unit,
     )

@@ -3,13 +3,14 @@
 for (const figure of document.querySelectorAll("figure[data-points]")) {
   const points = JSON.parse(figure.dataset.points), labels = JSON.parse(figure.dataset.labels);
   const svg = figure.querySelector("svg"), out = figure.querySelector(".readout"), line = figure.querySelector(".pointer");
-  const rest = out.textContent;
+  const keys = figure.querySelectorAll(".keys input"), rest = out.textContent;
   let at = points.length - 1;
   const show = (index) => {
     at = Math.max(0, Math.min(points.length - 1, index));
     const [step, x, values] = points[at];
     line.setAttribute("x1", x); line.setAttribute("x2", x); line.removeAttribute("visibility");
-    out.textContent = "step " + step + ": " + values.map((value, i) => (labels[i] ? labels[i] + " " : "") + value).join(", ");
+    const told = values.map((value, i) => keys.length && !keys[i].checked ? "" : (labels[i] ? labels[i] + " " : "") + value);
+    out.textContent = figure.dataset.axis + " " + step + ": " + told.filter(Boolean).join(", ");
   };
   const hide = () => { line.setAttribute("visibility", "hidden"); out.textContent = rest; };
   const near = (event) => {

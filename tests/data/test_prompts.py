@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from melior.data import Renderer, end_ids, load_rows, prepare_tokenizer
+from melior.data.prompts import unknown_note
 from melior.errors import UserError
 
 transformers = pytest.importorskip("transformers")
@@ -231,3 +232,13 @@ class TestTokenizer:
         assert end_ids(make(), config) == (2, 4)
         assert end_ids(make(), transformers.GenerationConfig(eos_token_id=4)) == (2, 4)
         assert end_ids(make()) == (2,)
+
+
+def test_text_that_the_tokenizer_cannot_encode_is_named():
+    tokenizer = make()
+    texts = ["a+b=", "aß+ä=", "c\n"]
+    (note,) = unknown_note(tokenizer, [(ids_of(tokenizer, text), text) for text in texts])
+    assert note.startswith("1 of 3 prompts looked at hold text that") and "'ß', 'ä' in the first" in note
+    assert unknown_note(tokenizer, [(ids_of(tokenizer, "a+b="), "a+b=")]) == ()
+    assert unknown_note(tokenizer, [(ids_of(tokenizer, "<unk>"), "<unk>")]) == ()  # as the user wrote it
+    assert unknown_note(None, [((0,), "a")]) == ()

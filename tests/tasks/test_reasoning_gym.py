@@ -14,6 +14,9 @@ import numpy
 import pytest
 
 from melior.errors import UserError
+from melior.loops.language import build
+from melior.records.catalogue import resolve
+from melior.settings import LanguageSettings
 from melior.tasks import get_task, split_of
 from melior.tasks.reasoning_gym import HASH_ORDERED, ITEMS
 
@@ -61,6 +64,16 @@ def test_partial_credit_is_the_packages_own() -> None:
 def test_a_verifier_that_raises_gives_zero() -> None:
     rows = get_task("reasoning-gym:prime_factorization").rows("train", 1)
     assert judged(rows, ["no idea"]) == [0.0]
+
+
+def test_what_may_be_evaluated_is_judged_in_a_worker_process() -> None:
+    name = "reasoning-gym:binary_matrix,max_n=3"
+    run = build(resolve("grpo"), LanguageSettings(task=name, max_tokens=8, eval_prompts=2))
+    rows = get_task(name).rows("train", 2)
+    with run.world.rewards as rewards:  # type: ignore[attr-defined]
+        result = rewards(rows, [row["prompt"] for row in rows], [rows[0]["answer"], "exit()"], [[0], [0]])
+    assert result.components == {"score": [1.0, 0.0]} and result.metrics["reward/score_failures"] == 1.0
+    assert not get_task(SUMS).isolated
 
 
 def test_no_held_out_prompt_is_ever_trained_on() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,6 +174,22 @@ class Renderer:
         for name in self.template_args:
             if name not in words:
                 raise UserError(f"the chat template reads no argument {name!r}{near(name, words)}")
+
+
+def unknown_note(tokenizer: Any, prompts: Sequence[tuple[Sequence[int], str]]) -> tuple[str, ...]:
+    """A sentence on prompts, as (ids, text), that hold text unknown to the tokenizer; nothing where there is none."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id):
+        return ()  # tokenizers that know every byte name an unknown token that never stands for anything
+    lossy = [text for ids, text in prompts if unknown in ids and tokenizer.unk_token not in text]
+    if not lossy:
+        return ()
+    count = f"all {len(prompts)}" if len(lossy) == len(prompts) else f"{len(lossy)} of {len(prompts)}"
+    lost = sorted(
+        {c for c in lossy[0] if unknown in tokenizer(c, add_special_tokens=False, verbose=False)["input_ids"]}
+    )
+    named = f": {', '.join(repr(c) for c in lost[:5])} in the first" if lost else ""
+    return (f"{count} prompts looked at hold text that the model's tokenizer cannot encode{named}; it sees gaps there",)
 
 
 def _with_prefill(text: str, prefill: str, place: str) -> tuple[str, str]:

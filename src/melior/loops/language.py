@@ -13,6 +13,7 @@ import torch
 
 from melior.data import Renderer
 from melior.data import columns_of as shared_columns
+from melior.data.prompts import unknown_note
 from melior.engines.agreement import gap_warning
 from melior.engines.choose import choose_sampler, refuse_unserved
 from melior.errors import RunError, UserError
@@ -26,7 +27,7 @@ from melior.policies.policy import TextPolicy
 from melior.policies.saved_table import fill_table, is_table
 from melior.policies.table import Table
 from melior.prompts import Prompt
-from melior.rewards.functions import resolve
+from melior.rewards.functions import RewardFunction, resolve
 from melior.rewards.runner import RewardRunner
 from melior.run import Run
 from melior.settings import LanguageSettings
@@ -78,6 +79,7 @@ def build(method: Method, settings: LanguageSettings, given: Given | None = None
     check_likelihood(method, policy)
     run = Run(method, settings, world, learners)
     run.notes = source.notes + _warnings(method, settings) + _pass_note(weights, outcome, settings.pass_at)
+    run.notes += unknown_note(getattr(policy, "tokenizer", None), [(prompt.ids, prompt.text) for prompt in first])
     run.prepare()
     run.notes += world.start(run)
     return run
@@ -266,12 +268,17 @@ def _rewards(
         functions = [resolve(spec, weight) for spec, weight in zip(specs, weights, strict=True)]
         outcome = settings.outcome
     elif task is not None:
-        functions = [resolve(call, task.weights.get(name, 1.0), name=name) for name, call in task.rewards.items()]
+        functions = [_task_reward(task, name) for name in task.rewards]
         outcome = settings.outcome or task.outcome
     else:
         raise UserError("no reward: give reward functions (path.py:name, module:name, or built-in such as numeric)")
     runner = RewardRunner(functions, settings.reward_workers, settings.reward_timeout)
     return runner, {function.name: function.weight for function in runner.functions}, outcome
+
+
+def _task_reward(task: Task, name: str) -> RewardFunction:
+    function = resolve(task.rewards[name], task.weights.get(name, 1.0), name=name)
+    return replace(function, isolated=True, on_timeout="score") if task.isolated else function
 
 
 def _policy(

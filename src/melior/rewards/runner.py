@@ -60,11 +60,9 @@ class RewardRunner:
         self.functions = with_unique_names(functions)
         self.workers, self.timeout_s = workers, float(timeout_s)
         away = [f for f in self.functions if workers or f.isolated]
-        verifiers = [f for f in away if f.style == "verifier"]
-        others = [f for f in away if f.style != "verifier"]
         self._pools = [
-            WorkerPool(verifiers, max(workers, 1), limited=True),
-            WorkerPool(others, max(workers, 1), limited=False),
+            WorkerPool([f for f in away if _is_limited(f)], max(workers, 1), limited=True),
+            WorkerPool([f for f in away if not _is_limited(f)], max(workers, 1), limited=False),
         ]
 
     def check(self, columns: Collection[str], rows: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -147,7 +145,7 @@ class RewardRunner:
             _fail(function, part, rows, fault.how, fault.row, fault)
 
     def _in_workers(self, function: RewardFunction, batch: RewardBatch, counts: dict[str, int]) -> Scores:
-        pool = self._pools[0 if function.style == "verifier" else 1]
+        pool = self._pools[0 if _is_limited(function) else 1]
         limit_s = min(self.timeout_s, VERIFIER_LIMIT_S) if function.isolated else self.timeout_s
         calls = _calls(function, batch)
         number = [f.name for f in pool.functions].index(function.name)
@@ -164,6 +162,11 @@ class RewardRunner:
             else:
                 _fail(function, part, rows, problem, row, None)
         return _joined(parts)
+
+
+def _is_limited(function: RewardFunction) -> bool:
+    """Whether it works within bounds: built-in verifiers, and what may evaluate the text of a model."""
+    return function.style == "verifier" or function.isolated
 
 
 def _check_reference(function: RewardFunction, reference: Any, place: str) -> None:

@@ -37,6 +37,8 @@ class Task:
     outcome: the name of the reward that decides whether a completion passes (it is 1.0 then).
     settings: recommended run settings by their names (`prompts`, `n`, `max_tokens`, `lr`, ...).
     weights: name -> weight in the combined reward; a name that is left out weighs 1.
+    isolated: the rewards run in a worker process with limits, since they may evaluate what a model wrote; a completion
+        with which one takes too long scores 0.
     fixed: all rows of a finite task whose two splits are the same rows, because what is learnt cannot be carried over
         to other prompts. Empty for tasks with a held-out set of their own.
     vocabulary: number of symbols of a completion for a tabular policy, whose prompts are the rows' `index`; 0 when the
@@ -50,6 +52,7 @@ class Task:
     outcome: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    isolated: bool = False
     fixed: tuple[Row, ...] = ()
     vocabulary: int = 0
 

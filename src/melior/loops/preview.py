@@ -119,7 +119,7 @@ def _visible(text: str) -> str:
 
 
 def _shown(text: Any, most: int = 400) -> str:
-    plain = _visible(str(text))
+    plain = str(text)
     return repr(plain if len(plain) <= most else plain[: most // 2] + " … " + plain[-most // 2 :])[1:-1]
 
 

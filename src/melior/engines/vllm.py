@@ -79,7 +79,9 @@ class VllmSampler:
             if not self._llm.reset_prefix_cache():
                 raise RunError("vLLM kept its prefix cache after new weights")
             self._llm.update_weight_version(label)
-        except (RuntimeError, ValueError, OSError) as error:
+        except MeliorError:
+            raise
+        except Exception as error:  # vLLM, torch and the processes behind them raise dozens of types
             raise RunError(f"vLLM cannot take the policy's weights: {_first_line(error)}") from error
         self._labels.add(label, version)
         self._weights.prune()
@@ -91,7 +93,7 @@ class VllmSampler:
             outputs = self._llm.generate(
                 prompts, self._parameters(policy, order), use_tqdm=False, lora_request=self._adapter
             )
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # see above
             raise RunError(f"vLLM failed while sampling: {_first_line(error)}") from error
         answers = [[_completion(output) for output in request.outputs] for request in outputs]
         return drawn(policy, order, answers, self._labels.version, WHO, self.context or None)

@@ -1,0 +1,1 @@
+"""Looking at runs: their logs, whoever wrote them, and what is wrong with them."""

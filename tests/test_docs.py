@@ -56,7 +56,7 @@ def shell_lines() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in [*blocks(page, "sh"), *blocks(page, "")]:
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 for call in line.split("&&"):
                     words = call.strip().removeprefix("$ ").removeprefix(".venv/bin/")
                     if words.startswith("melior "):

@@ -15,10 +15,12 @@ from melior.records.brief import brief, told
 from melior.records.catalogue import entries, entry, get
 from melior.records.describe import describe, describe_record, matches, page, row, table
 from melior.records.differences import Difference, Side, diff, differences
+from melior.records.families import families
 from melior.records.serialize import fingerprint
 from melior.settings import LanguageSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,17 @@ class TestDiff:
 
 def test_the_page_of_methods_is_current() -> None:
     assert PAGE.read_text() == page(entries().values()), "run: python -m melior.records.describe > docs/methods.md"
+
+
+def test_the_readme_lists_every_method_under_its_family():
+    table = families(entries().values())
+    assert table in README.read_text(), "run: python -m melior.records.families, and put the table into README.md"
+    assert table.count("docs/methods.md#") == len(entries())
+
+
+def test_a_family_without_a_title_stands_under_its_own_name_at_the_end():
+    plain = next(iter(entries().values()))
+    strange = replace(plain, track="new-track")
+    assert (
+        families([strange, plain]).splitlines()[-1] == f"| new-track | [{plain.name}](docs/methods.md#{plain.name}) |"
+    )

@@ -24,9 +24,17 @@ _WORDS = (
     ("Beware", "beware"),
     ("Not to be confused", "also"),
 )
-_TRACKS = {
-    "lm-base": "The roots for language models",
+# Titles of the families, in their order; a track without one stands under its own name, after these.
+TRACKS = {
+    "lm-base": "Language models: the roots",
+    "lm-credit": "Language models: who gets the credit",
+    "lm-objective": "Language models: the loss",
+    "distillation": "Learning from a teacher",
     "dialect": "Readings of other libraries",
+    "system": "Layouts of the computation",
+    "control-base": "Control: the roots",
+    "control-onpolicy": "Control: on-policy",
+    "tabular-base": "Finite problems, exactly",
 }
 
 
@@ -104,9 +112,9 @@ def page(entries: Iterable[Entry]) -> str:
         "",
     ]
     lines += ["| method | year | what it does |", "|---|---|---|"]
-    lines += [f"| [{each.name}](#{_anchor(each.name)}) | {each.paper.year} | {_cell(each.move)} |" for each in rows]
+    lines += [f"| [{each.name}](#{anchor(each.name)}) | {each.paper.year} | {_cell(each.move)} |" for each in rows]
     for track in dict.fromkeys(each.track for each in rows):
-        lines += ["", f"## {_TRACKS.get(track, track)}"]
+        lines += ["", f"## {TRACKS.get(track, track)}"]
         for each in rows:
             if each.track == track:
                 lines += _section(each)
@@ -213,7 +221,8 @@ def _wrapped(text: str, width: int) -> list[str]:
     )
 
 
-def _anchor(name: str) -> str:
+def anchor(name: str) -> str:
+    """The anchor that Markdown makes of a method's heading."""
     return "".join(letter for letter in name.lower() if letter.isalnum() or letter in "-_")
 
 

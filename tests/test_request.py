@@ -9,7 +9,7 @@ import pytest
 import melior
 from melior.errors import UserError
 from melior.records.config import config_text
-from melior.request import resolve_request
+from melior.request import resolve_request, resumed_request
 from melior.settings import LanguageSettings
 from melior.tasks import get_task
 
@@ -106,3 +106,17 @@ def test_tables_and_adapters_have_learning_rates_of_their_own(tmp_path):
     assert rate(data="a.jsonl", model=str(tmp_path)) == (pytest.approx(1e-4), 1)
     assert rate(task="lock", model="table") == (0.05, 1)
     assert rate(task="lock", model="table", lr=0.3) == (0.3, 0)
+
+
+def test_a_run_that_goes_on_may_sample_elsewhere(tmp_path):
+    """What only the earlier sampler read is forgotten; whatever else was set stays."""
+    settings = LanguageSettings(sampler="http://a:1", sampler_model="m", sampler_timeout=5.0, lr=0.3)
+    (tmp_path / "config.yaml").write_text(config_text(melior.get("rloo"), settings))
+    there = resumed_request(tmp_path, {"sampler": "http://b:2"})
+    assert (there.settings.sampler, there.settings.sampler_model) == ("http://b:2", "m")
+    assert there.notes == ("this run sampled from http://a:1 and goes on with http://b:2",)
+    here = resumed_request(tmp_path, {"sampler": "local"}).settings
+    assert here == LanguageSettings(lr=0.3)
+    assert resumed_request(tmp_path, {}).settings == settings
+    with pytest.raises(UserError, match="so lr cannot be given with resume"):
+        resumed_request(tmp_path, {"lr": 0.1})

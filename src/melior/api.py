@@ -19,7 +19,7 @@ from melior.records.config import config_text, read_config
 from melior.records.serialize import fingerprint
 from melior.report.after_run import report_of_run
 from melior.request import Request, resolve_request, resumed_request
-from melior.settings import LanguageSettings
+from melior.settings import LanguageSettings, as_sampler
 from melior.storage.checkpoints import checkpoint_step, latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import chosen_trackers, trackers
@@ -151,7 +151,8 @@ def evaluate(model: Any, *, overrides: Sequence[str] = (), **settings: Any) -> M
 def load(run: str | Path, *, overrides: Sequence[str] = (), **settings: Any) -> Trainee:
     """What a run trained, as of its newest checkpoint; further settings replace the run's own.
 
-    Whatever the run was given as an object (data, reward, ...) is given again.
+    Whatever the run was given as an object (data, reward, ...) is given again. It samples in this process, wherever the
+    run did, unless `sampler` says otherwise.
     """
     return _load(Path(run), None, overrides, settings)
 
@@ -170,8 +171,11 @@ def _measurable(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(path: Path, checkpoint: Path | None, overrides: Sequence[str], settings: dict[str, Any]) -> Trainee:
-    if read_config(path).settings is None:
+    own = read_config(path).settings
+    if own is None:
         raise UserError(f"{path}/config.yaml holds no settings")
+    if isinstance(own, LanguageSettings):
+        settings = {**as_sampler("local"), **settings}
     given, values = _objects(**{key: settings.pop(key, None) for key in OBJECTS})
     request = resolve_request(None, values | settings, overrides, config=path)
     trainee = _trainee(request.record, request.settings, given)

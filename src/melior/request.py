@@ -16,7 +16,7 @@ from melior.records.config import read_config
 from melior.records.foreign import foreign
 from melior.records.overrides import apply
 from melior.records.serialize import settings_from
-from melior.settings import ControlSettings, LanguageSettings, RunSettings
+from melior.settings import ControlSettings, LanguageSettings, RunSettings, as_sampler
 
 _Settings = TypeVar("_Settings", bound=RunSettings)
 LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
@@ -129,7 +129,8 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
             )
         elif value != own:
             notes.append(f"this run was begun with {key} {own} and goes on with {value}")
-    changed = {key: given[key] for key in ("steps", "sampler") if key in given}
+    changed = as_sampler(given["sampler"]) if "sampler" in given else {}
+    changed["steps"] = given.get("steps", settings.steps)
     return Request(saved.record, replace(settings, **changed), tuple(notes))
 
 

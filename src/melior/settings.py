@@ -7,7 +7,7 @@ recommendations, and a pin wins over all but an explicit `--set`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 
@@ -90,8 +90,8 @@ class LanguageSettings(RunSettings):
         chat: "auto" (wrap prompts when the tokenizer has a template), "always", "never".
         template_args: further arguments of the chat template.
         dtype: "float32", or "bfloat16" for computation in bfloat16 over float32 weights.
-        sampler: who draws completions: "local" (this process), "vllm" (vLLM in this process, on a GPU), or the URL of an
-            OpenAI-compatible server such as vLLM's.
+        sampler: who draws completions: "local" (this process), "vllm" (vLLM in this process, on a GPU), or the URL of
+            an OpenAI-compatible server such as vLLM's.
         sampler_model: the model to ask that server for; "" takes the only one it serves.
         sampler_folder: where weights are handed to a sampler elsewhere; "" takes a temporary folder of this machine.
         sampler_timeout: seconds that a server may take for one prompt's completions.
@@ -143,6 +143,22 @@ class LanguageSettings(RunSettings):
     gradient_checkpointing: bool = False
     table: tuple[str, ...] = ("prompt", "position", "previous")
     keep_rollouts: int = 0
+
+
+def read_by_sampler(sampler: str) -> tuple[str, ...]:
+    """The further settings that a sampler reads, by its name or URL."""
+    if sampler == "local":
+        return ()
+    if sampler == "vllm":
+        return ("sampler_folder", "sampler_memory")
+    return ("sampler_model", "sampler_folder", "sampler_timeout")
+
+
+def as_sampler(sampler: str) -> dict[str, Any]:
+    """The settings of a sampler: itself, and the default of everything that only others read."""
+    kept = ("sampler", *read_by_sampler(sampler))
+    others = {f.name: f.default for f in fields(LanguageSettings) if f.name.startswith("sampler")}
+    return {"sampler": sampler, **{name: value for name, value in others.items() if name not in kept}}
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,8 @@ def test_a_run_whose_server_dies_goes_on_at_another_as_if_nothing_had_happened(t
         assert asked(server.served, "/collective_rpc")  # the newest weights went there before it sampled
     assert rows(tmp_path / "a") == rows(tmp_path / "whole")
     assert f"sampler: {server.url}" in (tmp_path / "a" / "config.yaml").read_text()
+    result = melior.load(tmp_path / "a")  # which needs no server
+    assert result.run.world.sampler.name == "local"
 
 
 def test_a_server_that_dies_ends_the_command_with_what_to_do(tmp_path, server, monkeypatch, capsys):

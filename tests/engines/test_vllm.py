@@ -81,7 +81,7 @@ def package(monkeypatch):
 
 
 def seen_by(monkeypatch, gpu):
-    """What the sampler takes for torch says that there is a GPU, or that there is none; for everyone else there is not."""
+    """What the sampler takes for torch says that there is a GPU or none; for everyone else there is none."""
     cuda = SimpleNamespace(is_available=lambda: gpu)
     monkeypatch.setattr("melior.engines.vllm.torch", SimpleNamespace(cuda=cuda))
 

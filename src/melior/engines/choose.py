@@ -11,14 +11,7 @@ from melior.method import Method
 from melior.parts import Blend
 from melior.policies.policy import TextPolicy
 from melior.policies.table import Table
-from melior.settings import LanguageSettings
-
-# The settings that each kind of sampler reads; a URL is the third kind.
-READ = {
-    "local": (),
-    "vllm": ("sampler_folder", "sampler_memory"),
-    "": ("sampler_model", "sampler_folder", "sampler_timeout"),
-}
+from melior.settings import LanguageSettings, as_sampler
 
 
 def choose_sampler(settings: LanguageSettings) -> Sampler:
@@ -27,9 +20,7 @@ def choose_sampler(settings: LanguageSettings) -> Sampler:
     Raises:
         UserError: no such sampler, one that this machine cannot run, or settings that it does not read.
     """
-    read = READ.get(settings.sampler, READ[""])
-    others = sorted({name for names in READ.values() for name in names if name not in read})
-    idle = [name for name in others if getattr(settings, name) != getattr(LanguageSettings, name)]
+    idle = [name for name, value in as_sampler(settings.sampler).items() if getattr(settings, name) != value]
     if idle:
         raise UserError(f"{', '.join(idle)} would have no effect with the sampler {settings.sampler}")
     if settings.sampler == "local":

@@ -97,5 +97,5 @@ class Sampler(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what it holds; what is asked of it later starts it again."""
+        """Give back what it holds. `sync` takes it up again."""
         ...

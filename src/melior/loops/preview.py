@@ -37,7 +37,10 @@ def language_preview(run: Run, short: bool) -> str:
     judged = time.perf_counter() - began
     lines += [f"its ids: {_ids(prompts[0].ids)}", *_sample_lines(batch, policy), _reference_line(run, batch)]
     run.world.load_state(position)  # the next sample is the step's first again
-    lines += [*(f"note: {note}" for note in run.notes), *estimate_lines(run, batch, judged)]
+    lines += [f"note: {note}" for note in run.notes]
+    if run.world.sampler.elsewhere:  # type: ignore[attr-defined]
+        lines.append("note: the estimate takes sampling to be done by this process")
+    lines += estimate_lines(run, batch, judged)
     return "\n".join(line for line in lines if line)
 
 

@@ -75,7 +75,7 @@ class Run:
         step: batches learnt from so far.
         round: refill round within the step; `BETWEEN` while no step is made.
         state: name -> state of each memory; those of further learners are named "learner/memory".
-        version: how often the weights were pushed to the sampler.
+        version: how many versions of the weights there were to sample from, after the first.
         touched: how often a memory or a scorer was changed in this process, counted before the change.
         notes: what was decided on the user's behalf, and what looks odd.
         batches: learner -> the last credited batch, for those who watch the run (never read by a part).
@@ -137,7 +137,7 @@ class Run:
         return batch
 
     def sync(self, learner: str = "policy") -> None:
-        """Push the learner's weights to whatever samples from it. In one process they are the same tensors."""
+        """Count a new version of the learner's weights: whatever samples takes them before it draws again."""
         self.version += 1
 
     def evaluate(self, split: str = "test", seed: int = 0) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from melior.api import Callback, check, evaluate, load, train
+    from melior.exporting import export
     from melior.method import Entry, Method
     from melior.records.catalogue import entries, entry, get
     from melior.trajectories import Trajectories
@@ -23,6 +24,7 @@ __all__ = [
     "entries",
     "entry",
     "evaluate",
+    "export",
     "get",
     "load",
     "train",
@@ -38,6 +40,7 @@ _HOMES = {
     "entries": ("melior.records.catalogue", "entries"),
     "entry": ("melior.records.catalogue", "entry"),
     "evaluate": ("melior.api", "evaluate"),
+    "export": ("melior.exporting", "export"),
     "get": ("melior.records.catalogue", "get"),
     "load": ("melior.api", "load"),
     "train": ("melior.api", "train"),

@@ -157,6 +157,18 @@ def latest_checkpoint(run_folder: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
+def checkpoints_of(run_folder: Path) -> list[Path]:
+    """All checkpoints of a run folder, oldest first."""
+    return _complete(Path(run_folder) / "checkpoints")
+
+
+def verified_model(path: Path) -> Path:
+    """The model folder of a checkpoint, its files compared with their checksums (RunError names one that differs)."""
+    files = {name: entry for name, entry in _manifest(path)["files"].items() if name.startswith("model/")}
+    verify(path, files, f"checkpoint {path.name}")
+    return path / "model"
+
+
 def checkpoint_step(path: Path) -> int:
     """The step after which a checkpoint was written, from its name."""
     match = STEP.fullmatch(path.name.removeprefix(REPLACED))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from melior.objectives import (
     ReferenceKL,
     TokenMean,
 )
-from melior.parts import Evaluation, Need, Objective
+from melior.parts import Evaluation, Need, Objective, Term
 from melior.policies.table import Table
+from melior.trajectories import Trajectories
 from objective_cases import OBJECTIVES, CappedSampleSize
 from toys import TinyNetwork, direct_gradient, direct_loss, language_batch, learner_of, random_table
 
@@ -55,6 +58,39 @@ def test_rule_3_on_the_first_pass_the_ratio_is_one_by_construction(rows):
     torch.testing.assert_close(
         learner.grad_vector(), direct_gradient(policy, objective, known, TokenMean()), rtol=1e-12, atol=1e-14
     )
+
+
+@dataclass(frozen=True)
+class Surprising(Term):
+    """Linear in the log-probability wherever it is asked beforehand, and something else at the true values."""
+
+    def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:
+        assert batch.behaviour_logp is not None and batch.advantage is not None
+        told = (now.logp.detach() / batch.behaviour_logp).where(batch.mask, torch.zeros_like(now.logp))
+        elsewhere = (((told - 1).abs() > 1e-9) & ((told - 0.5).abs() > 1e-9) & batch.mask).any(-1, keepdim=True)
+        return -batch.advantage * torch.where(elsewhere, now.logp.exp(), now.logp)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("term", [Clip(), Surprising()])
+def test_rule_3_derivatives_known_beforehand_spare_a_pass_and_wrong_ones_are_mended(rows, term):
+    policy, fresh = TinyNetwork(), language_batch().with_(proximal_logp=None)
+    learner, seen, evaluate = learner_of(policy, rows=rows), [], policy.evaluate
+
+    def counted(batch: Trajectories, *rest: Any) -> Evaluation:
+        seen.append(len(batch))
+        return evaluate(batch, *rest)
+
+    policy.evaluate = counted  # type: ignore[method-assign]
+    loss = learner.gradient(1.0 * term, fresh)
+    idle = int(loss.metrics["rows_skipped"])
+    assert idle > 0 and sum(seen) == len(fresh) + (0 if isinstance(term, Clip) else len(fresh) - idle)
+    objective, known = 1.0 * term, learner.evaluate(fresh).logp
+    first = fresh.with_(proximal_logp=known) if isinstance(term, Clip) else fresh
+    torch.testing.assert_close(loss.value, direct_loss(policy, objective, first, TokenMean()).detach())
+    direct = direct_gradient(policy, objective, first, TokenMean())
+    torch.testing.assert_close(learner.grad_vector(), direct, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(loss.logp[fresh.mask], known[fresh.mask])
 
 
 def test_rule_3_a_micro_batch_mean_would_be_a_different_number():

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from melior.coefficients import Coefficients, busy, check_finite, differentiate, evaluation, foreseen, missing
 from melior.curvature import hessian_vector_product
 from melior.diagnostics import MONITORS, diagnostics
 from melior.errors import RunError
-from melior.microbatches import accumulate, evaluate, rows_that_fit, slices
+from melior.microbatches import Gathered, accumulate, evaluate, rows_that_fit, slices
 from melior.optimizers import optimizer_state, restore_optimizer
-from melior.parts import POOLED, Aggregate, Evaluation, Loss, Needs, Objective, Stats
+from melior.parts import Aggregate, Evaluation, Loss, Needs, Objective, Stats
 from melior.policies.policy import GivesLogits, Policy
 from melior.trajectories import Trajectories
 
@@ -91,24 +92,34 @@ class Learner:
 
         Its `logp` are those of the policy as it is now, so that a first pass gives the proximal ones for nothing.
         When no row has anything to say, nothing is sent backward and `.grad` stays as it was.
+
+        A batch that is cut into micro-batches takes two forward passes, the first to evaluate the objective; but only
+        one where the derivatives do not depend on what the policy says, as on a first pass with the plain ratio.
+
         Raises RunError naming the rows when the loss or its gradient is not finite.
         """
-        loss, coefficients, ready = self._coefficients(objective, batch)
-        busy = self._busy(coefficients, len(batch))
-        if ready is not None and len(busy):
-            accumulate(ready, coefficients, torch.arange(len(batch), device=batch.group.device))
-        elif len(busy):
-            for micro, index in self.micro(batch.rows(busy)):
-                now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
-                accumulate(now, coefficients, busy.to(index.device)[index])
-        skipped = torch.tensor(float(len(batch) - len(busy)))
+        ahead: Coefficients | None = None
+        if len(batch) > self._rows(batch):
+            known = {need.quantity for need in self._differentiable(objective)}
+            ahead = foreseen(objective, known, batch, self.aggregate, self.parameters()[0].dtype)
+        if ahead is not None:
+            whole = self._sent_backward(objective, batch, ahead)
+            loss, coefficients = self._judged(objective, batch, whole)
+            self._send_backward(objective, batch, missing(coefficients, ahead))
+        else:
+            loss, coefficients, ready = self._coefficients(objective, batch)
+            if ready is None:
+                self._send_backward(objective, batch, coefficients)
+            elif len(busy(coefficients, len(batch))):
+                accumulate(ready, coefficients, torch.arange(len(batch), device=batch.group.device))
+        skipped = torch.tensor(float(len(batch) - len(busy(coefficients, len(batch)))))
         return Loss(loss.value.detach(), {**loss.metrics, "rows_skipped": skipped}, loss.logp)
 
     def row_gradients(self, objective: Objective, batch: Trajectories) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """(row, its share of the gradient) for each row that has one; the shares add up to the whole gradient."""
         _, coefficients, _ = self._coefficients(objective, batch)
         parameters = self.parameters()
-        for row in self._busy(coefficients, len(batch)).tolist():
+        for row in busy(coefficients, len(batch)).tolist():
             index = torch.tensor([row], device=batch.group.device)
             micro = batch.rows(index).trimmed()
             now = self.policy.evaluate(micro, self._differentiable(objective), self._others(objective.needs()))
@@ -124,7 +135,7 @@ class Learner:
         """The Hessian of the objective on the whole minibatch times a flat vector, for every micro-batch size."""
         needs, others = self._differentiable(objective), self._others(objective.needs())
         product = hessian_vector_product(
-            lambda leaves: objective(_from(leaves), batch, self.aggregate).value,
+            lambda leaves: objective(evaluation(leaves), batch, self.aggregate).value,
             self.evaluate(batch, needs),
             list(self.micro(batch)),
             lambda micro: self.policy.evaluate(micro, needs, others),
@@ -260,39 +271,55 @@ class Learner:
     def _rows(self, batch: Trajectories) -> int:
         return self.rows_per_micro or rows_that_fit(self.policy, batch)
 
-    def _coefficients(
-        self, objective: Objective, batch: Trajectories
-    ) -> tuple[Loss, dict[str, torch.Tensor | None], Evaluation | None]:
-        """The loss, its derivative for each leaf, and the evaluation with its graph when one micro-batch was enough."""
+    def _wanted(self, objective: Objective) -> Needs:
+        """What a pass computes: the objective's needs, and figures worth watching."""
         needs = self._differentiable(objective)
         known = {need.quantity for need in needs}
         monitors = MONITORS if self.policy.likelihood == "exact" else frozenset()  # entropy is of a distribution
-        wanted = needs | {need for need in monitors if need.quantity not in known}
+        return needs | {need for need in monitors if need.quantity not in known}
+
+    def _coefficients(self, objective: Objective, batch: Trajectories) -> tuple[Loss, Coefficients, Evaluation | None]:
+        """The loss, its derivative for each leaf, and the evaluation with its graph when one micro-batch was enough."""
+        wanted = self._wanted(objective)
         single = len(batch) <= self._rows(batch)
-        whole = self.policy.evaluate(batch, wanted, self._others(needs)) if single else self.evaluate(batch, wanted)
+        others = self._others(objective.needs())
+        whole = self.policy.evaluate(batch, wanted, others) if single else self.evaluate(batch, wanted)
+        return (*self._judged(objective, batch, whole), whole if single else None)
+
+    def _judged(self, objective: Objective, batch: Trajectories, whole: Evaluation) -> tuple[Loss, Coefficients]:
+        """The loss with its figures, and its derivative for each leaf, checked to be finite."""
         if self.watch is not None:
             self.watch(batch, whole)
-        leaves = {name: whole[name].detach().requires_grad_() for name in ("logp", *sorted(known & set(whole.extra)))}
-        rest = {name: value.detach() for name, value in whole.extra.items() if name not in leaves}
-        loss = objective(_from({**leaves, **rest}), batch, self.aggregate)
-        if not loss.value.requires_grad:
-            slopes: Sequence[torch.Tensor | None] = [None] * len(leaves)
-        else:
-            slopes = torch.autograd.grad(loss.value, list(leaves.values()), allow_unused=True)
-        coefficients = dict(zip(leaves, slopes, strict=True))
-        _check_finite(loss, leaves, coefficients, batch)
-        metrics = {**diagnostics(whole, batch), **loss.metrics}
-        return Loss(loss.value, metrics, whole.logp.detach()), coefficients, whole if single else None
+        known = {need.quantity for need in self._differentiable(objective)}
+        loss, leaves, coefficients = differentiate(objective, whole, known, batch, self.aggregate)
+        check_finite(loss, leaves, coefficients, batch)
+        return Loss(loss.value, {**diagnostics(whole, batch), **loss.metrics}, whole.logp.detach()), coefficients
 
-    @staticmethod
-    def _busy(coefficients: Mapping[str, torch.Tensor | None], rows: int) -> torch.Tensor:
-        """Index of the rows that have any coefficient other than zero."""
-        busy: torch.Tensor | None = None
-        for c in coefficients.values():
-            if c is not None:
-                some = (c.reshape(rows, -1) != 0).any(-1)
-                busy = some if busy is None else busy | some
-        return torch.zeros(0, dtype=torch.long) if busy is None else busy.nonzero().squeeze(-1)
+    def _send_backward(self, objective: Objective, batch: Trajectories, coefficients: Coefficients) -> None:
+        """Adds the gradient of sum of coefficient * leaf; rows whose coefficients are all zero are left out."""
+        rows = busy(coefficients, len(batch))
+        needs, others = self._differentiable(objective), self._others(objective.needs())
+        for micro, index in self.micro(batch.rows(rows)) if len(rows) else ():
+            accumulate(self.policy.evaluate(micro, needs, others), coefficients, rows.to(index.device)[index])
+
+    def _sent_backward(self, objective: Objective, batch: Trajectories, coefficients: Coefficients) -> Evaluation:
+        """The same for coefficients known beforehand, and on the way the evaluation of the whole batch.
+
+        Nothing is sent backward any more once the policy is not finite; the caller finds out and says so.
+        """
+        wanted, others = self._wanted(objective), self._others(objective.needs())
+        rows = busy(coefficients, len(batch))
+        idle = torch.ones(len(batch), dtype=torch.bool, device=rows.device).index_fill(0, rows, False)
+        gathered = Gathered(batch)
+        for learns, chosen in ((True, rows), (False, idle.nonzero().squeeze(-1))):
+            chosen = chosen.to(batch.group.device)
+            for micro, index in self.micro(batch.rows(chosen)) if len(chosen) else ():
+                with torch.set_grad_enabled(learns):
+                    now = self.policy.evaluate(micro, wanted, others)
+                if learns and bool(torch.isfinite(now.logp.detach()[micro.mask]).all()):
+                    accumulate(now, coefficients, chosen[index])
+                gathered.add(now, chosen[index])
+        return gathered.whole()
 
     def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         parameters = self.parameters()
@@ -307,10 +334,6 @@ class Learner:
                     value.lerp_(current[name], 1 - decay)
 
 
-def _from(leaves: Mapping[str, torch.Tensor]) -> Evaluation:
-    return Evaluation(leaves["logp"], {name: value for name, value in leaves.items() if name != "logp"})
-
-
 def _copied(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().clone()
@@ -319,28 +342,3 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_copied(value) for value in tree]
     return tree
-
-
-def _check_finite(
-    loss: Loss,
-    leaves: Mapping[str, torch.Tensor],
-    coefficients: Mapping[str, torch.Tensor | None],
-    batch: Trajectories,
-) -> None:
-    """Raises RunError that names the first rows at fault when anything about the loss is not finite."""
-    for name, leaf in leaves.items():
-        wrong = ~leaf.detach().isfinite()
-        bad = (wrong & batch.mask if name not in POOLED else wrong).any(-1).nonzero().flatten()
-        if len(bad):
-            raise RunError(f"the policy's {name} is not finite in rows {bad[:5].tolist()} of the minibatch")
-    for name, c in coefficients.items():
-        if c is None:
-            continue
-        bad = (~c.isfinite()).reshape(len(batch), -1).any(-1).nonzero().flatten()
-        if len(bad):
-            raise RunError(
-                f"the gradient of the loss with respect to {name} is not finite in rows {bad[:5].tolist()} "
-                "of the minibatch; no step was made"
-            )
-    if not bool(torch.isfinite(loss.value)):
-        raise RunError("the loss is not finite; no step was made")

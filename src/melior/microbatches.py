@@ -89,20 +89,34 @@ def evaluate(
     policy: Policy, batch: Trajectories, needs: Needs, others: Mapping[str, GivesLogits], rows: int
 ) -> Evaluation:
     """A policy's evaluation of the whole batch, without gradient, `rows` rows at a time."""
-    logp: torch.Tensor | None = None
-    extra: dict[str, torch.Tensor] = {}
+    gathered = Gathered(batch)
     with torch.no_grad():
         for index in slices(batch, rows):
-            micro = batch.rows(index).trimmed()
-            now = policy.evaluate(micro, needs, others)
-            if logp is None:
-                logp = now.logp.new_zeros(batch.mask.shape)
-                extra = {name: value.new_zeros(_whole(name, value, batch)) for name, value in now.extra.items()}
-            place(logp, now.logp, index)
-            for name, value in now.extra.items():
-                place(extra[name], value, index)
-    assert logp is not None, "an empty batch cannot be evaluated"
-    return Evaluation(logp, extra)
+            gathered.add(policy.evaluate(batch.rows(index).trimmed(), needs, others), index)
+    return gathered.whole()
+
+
+class Gathered:
+    """The evaluation of a batch, put together from those of its micro-batches, without gradient."""
+
+    def __init__(self, batch: Trajectories) -> None:
+        self._batch = batch
+        self._logp: torch.Tensor | None = None
+        self._extra: dict[str, torch.Tensor] = {}
+
+    def add(self, now: Evaluation, index: torch.Tensor) -> None:
+        """The evaluation of these rows of the batch, trimmed of padding or not."""
+        if self._logp is None:
+            self._logp = now.logp.new_zeros(self._batch.mask.shape)
+            self._extra = {name: v.new_zeros(_whole(name, v, self._batch)) for name, v in now.extra.items()}
+        place(self._logp, now.logp, index)
+        for name, value in now.extra.items():
+            place(self._extra[name], value, index)
+
+    def whole(self) -> Evaluation:
+        """All of it."""
+        assert self._logp is not None, "an empty batch cannot be evaluated"
+        return Evaluation(self._logp, self._extra)
 
 
 def _whole(name: str, value: torch.Tensor, batch: Trajectories) -> tuple[int, ...]:

@@ -93,7 +93,9 @@ def test_the_first_pass_gives_the_proximal_policy_for_nothing(rows, unit, each, 
     assert first[0] == pytest.approx(before[0], rel=1e-12, abs=1e-12)
     torch.testing.assert_close(first[1], before[1], rtol=1e-12, atol=1e-12)
     forward = len(list(learner_of(TinyNetwork(), rows=rows).micro(language_batch())))
-    assert before[2] - first[2] == (0 if isinstance(each, Reversed) else forward)
+    saved = 0 if isinstance(each, Reversed) else forward
+    # A first pass in micro-batches also knows its derivatives beforehand: busy rows pass through the network once.
+    assert before[2] - first[2] == saved if rows == 0 else before[2] - first[2] > saved
 
 
 def test_the_first_ratio_is_exactly_one_whatever_the_micro_batches():

@@ -26,8 +26,8 @@ from melior.policies.silence import without_bars
 from melior.policies.value_head import FILE, ValueHead
 from melior.trajectories import Trajectories
 
-# Float32 logits of one chunk of positions: 64 MB.
-CHUNK_ELEMENTS = 2**24
+# Float32 logits of one chunk of positions: 128 MB.
+CHUNK_ELEMENTS = 2**25
 # What a forward and backward pass may keep on the CPU; on a GPU it is a share of the GPU's memory.
 BUDGET_BYTES = 2 * 10**9
 GPU_SHARE = 0.3
@@ -322,7 +322,8 @@ class CausalLM:
 
         def logits(part: torch.Tensor, first: int, last: int) -> torch.Tensor:
             raw = self.output(self.network, part) if full is None else full[first:last]
-            return raw.to(self.dtype) / self.temperature
+            exact = raw.to(self.dtype)
+            return exact if self.temperature == 1 else exact / self.temperature
 
         return hidden, logits, out.middle
 

@@ -120,7 +120,7 @@ def test_names_that_are_answered_are_on_the_page_and_lead_to_something(names, na
     settings = {f.name for f in fields(LanguageSettings)} | {"reward", "out", "name", "resume", "model"}
     for theirs, here in names.items():
         last = theirs.removeprefix("actor_rollout_ref.").removeprefix("reward.")
-        assert re.search(rf"[`.]{re.escape(last)}\b", page), theirs
+        assert re.search(rf"[`.-]{re.escape(last)}\b", page), theirs
         head = re.split(r"[\s=,(]", here)[0]
         assert head in settings or here.startswith(("--set ", "each of", "the method")), here
         assert theirs not in settings

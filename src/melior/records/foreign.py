@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-# Arguments of GRPOTrainer and fields of GRPOConfig.
+# Arguments of GRPOTrainer, fields of GRPOConfig, options of `trl grpo`.
 TRL = {
     "reward_funcs": "reward",
     "args": "each of its fields as an argument of its own",
     "train_dataset": "data",
+    "model_name_or_path": "model",
+    "dataset_name": "data",
+    "dataset_train_split": "data (org/name/config:split)",
+    "dataset_test_split": "eval_data (org/name/config:split)",
+    "lora_r": "lora",
+    "use_peft": "lora",
     "eval_dataset": "eval_data",
     "processing_class": "model=(model, tokenizer)",
     "peft_config": "lora, or model=(peft_model, tokenizer)",

@@ -11,7 +11,13 @@ from melior.inspect.logs.log import Rollouts, Row, RunLog
 # One module a trainer, in the order in which they are tried. Each has `LOOKS_FOR`, a few words on what makes a path
 # its own, and `read(path) -> RunLog | None`: None when the path is not its own, UserError or RunError when it is and
 # cannot be read. Optional packages are imported inside.
-READERS = ("melior.inspect.logs.melior_run",)
+READERS = (
+    "melior.inspect.logs.melior_run",
+    "melior.inspect.logs.trl",
+    "melior.inspect.logs.verl",
+    "melior.inspect.logs.wandb",
+    "melior.inspect.logs.tensorboard",
+)
 
 
 def read(path: Path | str) -> RunLog:

@@ -33,6 +33,14 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert len(rows(run)) == 2 and (run / "model" / "model.safetensors").exists()
 
 
+def test_the_difference_that_the_readme_shows_is_the_one_that_is_printed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    (shown,) = [block for block in blocks(ROOT / "README.md", "") if block.startswith("$ melior diff")]
+    call, _, table = shown.partition("\n")
+    assert command(call.split()[2:]) == 0
+    assert capsys.readouterr().out.startswith(table)
+
+
 def test_the_method_of_the_guide_runs_shows_and_differs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     example = blocks(ROOT / "docs" / "adding-a-method.md", "python")[0]

@@ -31,7 +31,7 @@ def arguments(
     eval_data: Annotated[str | None, Option(help="Held-out rows")] = None,
     eval_fraction: Annotated[float | None, Option(help="Share of --data held out")] = None,
     eval_every: Annotated[int | None, Option(help="Steps between evaluations")] = None,
-    eval_prompts: Annotated[int | None, Option(help="Prompts of an evaluation")] = None,
+    eval_prompts: Annotated[int | None, Option(help="Prompts of an evaluation; 0 none")] = None,
     eval_k: Annotated[str | None, Option(help="The k of pass@k, such as 1,8")] = None,
     prompts: Annotated[int | None, Option(help="Prompts in a batch")] = None,
     n: Annotated[int | None, Option("-n", "--n", help="Completions of each prompt")] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import torch
 from melior.data.tokenizer import end_ids
 from melior.errors import RunError
 from melior.parts import Evaluation, Need, Needs
-from melior.policies.bfloat16 import multiplies_bfloat16
+from melior.policies.bfloat16 import multiplies_bfloat16, products
 from melior.policies.chunked import evaluate_chunks, functionals, other_sources
 from melior.policies.decoding import CachedDecoder
 from melior.policies.lora import Adapter
@@ -80,7 +80,7 @@ class CausalLM:
         self.context = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self.stop_ids = end_ids(tokenizer, network.generation_config)
         self.trained = tuple(name for name, value in network.named_parameters() if value.requires_grad)
-        _silence(network, gradient_checkpointing)
+        _silence(network, gradient_checkpointing, lambda: (nullcontext(), products(self.device, self.autocast)))
         self.output = OutputHead.of(network)
         self.window = window(config)
         self._attention = attention_share(network)
@@ -111,6 +111,7 @@ class CausalLM:
             stack.enter_context(
                 torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=torch.is_grad_enabled())
             )
+            stack.enter_context(products(self.device, halved))
             yield
 
     def evaluate(
@@ -321,7 +322,8 @@ class CausalLM:
         full = None if out.logits is None else out.logits.flatten(0, 1)[rows.before]
 
         def logits(part: torch.Tensor, first: int, last: int) -> torch.Tensor:
-            raw = self.output(self.network, part) if full is None else full[first:last]
+            with products(self.device, self.autocast):  # once more when the chunk is computed again
+                raw = self.output(self.network, part) if full is None else full[first:last]
             exact = raw.to(self.dtype)
             return exact if self.temperature == 1 else exact / self.temperature
 
@@ -334,8 +336,11 @@ def _wanted(quantity: str, needs: set[Need]) -> bool | None:
     return any(asked) if asked else None
 
 
-def _silence(network: Any, gradient_checkpointing: bool) -> None:
-    """Evaluation mode for good: dropout would make the first ratio differ from 1."""
+def _silence(network: Any, gradient_checkpointing: bool, contexts: Callable[[], tuple[Any, Any]]) -> None:
+    """Evaluation mode for good: dropout would make the first ratio differ from 1.
+
+    `contexts` are those of a checkpointed layer's first pass and of its recomputation.
+    """
     network.eval()
     if not gradient_checkpointing:
         return
@@ -343,7 +348,7 @@ def _silence(network: Any, gradient_checkpointing: bool) -> None:
 
     # The second is the name before transformers 5.24.
     enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    enable({"use_reentrant": False, "context_fn": contexts})
     for layer in network.modules():
         if isinstance(layer, GradientCheckpointingLayer):
             # A layer recomputes itself only in training mode; its children stay in evaluation mode.

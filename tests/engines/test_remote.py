@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -113,6 +117,22 @@ def test_lora_adapters_are_loaded_and_in_the_end_unloaded(tmp_path, server):
     assert not server.served.loaded
 
 
+def test_a_server_that_knows_no_ids_no_versions_and_no_stop_strings_is_enough(tmp_path, server):
+    """Ids are read from its tokens, versions are those pushed last, and what follows a stop string is dropped."""
+
+    def older(answer):
+        kept = ("index", "logprobs")
+        return {"choices": [{key: choice[key] for key in kept} for choice in reversed(answer["choices"])]}
+
+    server.served.change = older
+    server_run(tmp_path / "a", "grpo", sampler=server.url, steps=2, stop=(";",))
+    rollouts = read_rollouts(tmp_path / "a", 2)
+    assert all(row["gap_max"] < 1e-4 for row in rows(tmp_path / "a"))
+    assert {tuple(set(rollout["version"])) for rollout in rollouts} == {(1,)}
+    ended = [rollout["text"].index(";") + 1 == len(rollout["text"]) for rollout in rollouts if ";" in rollout["text"]]
+    assert len(ended) > 4 and all(ended)
+
+
 def test_greedy_completions_are_the_servers_likeliest(tmp_path, server):
     server_run(tmp_path / "a", "remax", sampler=server.url, steps=1)
     assert [body["n"] for body in asked(server.served) if body["top_k"] == 1] == [1, 1]
@@ -215,6 +235,23 @@ def test_a_server_that_dies_ends_the_command_with_what_to_do(tmp_path, server, m
     said = capsys.readouterr().err
     assert "returned 0 completions of prompt" in said and "go on with: melior train --resume" in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_who_stops_waiting_for_a_server_keeps_what_was_learnt(tmp_path, server):
+    """Two Ctrl-C while it does not answer: the run ends at once, saved after its last whole step."""
+    never = threading.Event()
+
+    def stop():
+        server.served.change = lambda answer: never.wait(250)
+        for seconds in (0.5, 1.0):  # signals that come together are one
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        server_run(tmp_path / "a", sampler=server.url, steps=2, callbacks=[After(1, stop)])
+    never.set()
+    assert time.monotonic() - began < 200
+    assert (tmp_path / "a" / "checkpoints" / "step-000001").exists()
 
 
 def test_what_cannot_be_served_is_one_sentence_before_the_run(tmp_path, server, capsys):

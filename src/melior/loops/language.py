@@ -131,7 +131,7 @@ class LanguageTrainee(RunTrainee):
         position, before = self.run.world.state(), self._changes()
         try:
             metrics = super().advance()
-        except Exception:
+        except BaseException:  # Ctrl-C too: whoever waits for a server can leave with everything learnt so far
             self.intact = self._changes() == before
             for learner in self.run.learners.values():
                 learner.zero_grad()  # what a failed pass has added

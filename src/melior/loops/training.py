@@ -224,7 +224,7 @@ class Training:
         """A step; when it fails before anything moved, the run is saved as it was."""
         try:
             return self.trainee.advance()
-        except Exception as error:
+        except BaseException as error:
             if self.trainee.intact:
                 self._save()
             if isinstance(error, RunError):

@@ -57,8 +57,9 @@ def read(path: Path) -> RunLog | None:
     steps, metrics = by_step(translated)
     rollouts = Rollouts(list(found.dumps), lambda step: _rows(found.dumps[step]))
     steps, metrics = by_step([*translated, *measured(rollouts, metrics)])
+    settings = _settings(path, found)
     unread = (*found.unread, *names.gathered(unknown - {"training/global_step", "training/epoch"}))
-    return RunLog(path, "verl", steps, metrics, _settings(path, found), rollouts, unread)
+    return RunLog(path, "verl", steps, metrics, settings, rollouts, unread)
 
 
 def _look(path: Path) -> _Found:

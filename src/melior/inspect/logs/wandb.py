@@ -64,8 +64,9 @@ def read(path: Path) -> RunLog | None:
         translated.append((step, known))
         unknown |= strange
     steps, metrics = by_step(translated)
+    settings = _settings(path, found)
     unread = (*found.unread, *names.gathered(unknown - BOOKKEEPING))
-    return RunLog(path, "wandb", steps, metrics, settings=_settings(path, found), unread=unread)
+    return RunLog(path, "wandb", steps, metrics, settings, unread=unread)
 
 
 def _files(path: Path) -> list[Path]:

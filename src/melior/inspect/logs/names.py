@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 
@@ -191,7 +191,7 @@ def unprefixed(name: str) -> str:
     return f"eval_{name[5:]}" if name.startswith("eval/") else name
 
 
-def translate(figures: Mapping[str, Any], table: Iterable[Figure]) -> tuple[dict[str, float], set[str]]:
+def translate(figures: Mapping[str, Any], table: tuple[Figure, ...]) -> tuple[dict[str, float], set[str]]:
     """(figures by our names, names without a counterpart); what is no number is left out of both.
 
     Of several of theirs with one name of ours the first in the table counts. One of several datasets is averaged, and
@@ -200,19 +200,15 @@ def translate(figures: Mapping[str, Any], table: Iterable[Figure]) -> tuple[dict
     values = numbers(figures)
     known: dict[str, float] = {}
     used: set[str] = set()
-    for figure in table:
-        used |= {figure.plus}
-        found: dict[str, dict[str, float]] = {}
-        for name, words in _matches(figure, values):
-            used.add(name)
-            value = values[name] + values.get(figure.plus, 0.0)
-            value = figure.convert(value) if figure.convert else value
-            found.setdefault(_filled(figure.ours, words), {})[words.get("DATASET", "")] = value
-        for ours, by_dataset in found.items():
-            known.setdefault(ours, sum(by_dataset.values()) / len(by_dataset))
-            if len(by_dataset) > 1:
-                for dataset, value in by_dataset.items():
-                    known.setdefault(ours.replace("eval/", f"eval/{dataset}/", 1), value)
+    for figure, ours, sources in _plan(table, frozenset(values)):
+        used |= {figure.plus, *sources.values()}
+        found = {dataset: values[name] + values.get(figure.plus, 0.0) for dataset, name in sources.items()}
+        if figure.convert:
+            found = {dataset: figure.convert(value) for dataset, value in found.items()}
+        known.setdefault(ours, sum(found.values()) / len(found))
+        if len(found) > 1:
+            for dataset, value in found.items():
+                known.setdefault(ours.replace("eval/", f"eval/{dataset}/", 1), value)
     return known, values.keys() - used
 
 
@@ -227,8 +223,8 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         ours: flat[theirs] for theirs, ours in (TRL_SETTINGS | VERL_SETTINGS).items() if flat.get(theirs) is not None
     }
-    if found.get("n") and isinstance(flat.get("generation_batch_size"), int):
-        found.setdefault("prompts", flat["generation_batch_size"] // int(found["n"]))
+    if isinstance(found.get("n"), int) and isinstance(flat.get("generation_batch_size"), int):
+        found.setdefault("prompts", flat["generation_batch_size"] // max(found["n"], 1))
     # -1 stands for "by epochs", and a `${...}` of Hydra was never filled in.
     return {k: v for k, v in found.items() if not (k == "steps" and v == -1) and "${" not in str(v)}
 
@@ -254,19 +250,25 @@ def _flat(given: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any
             yield f"{before}{key}", value
 
 
-def _matches(figure: Figure, values: Mapping[str, float]) -> Iterable[tuple[str, dict[str, str]]]:
-    pattern = _pattern(figure.theirs)
-    if pattern is None:
-        return [(figure.theirs, {})] if figure.theirs in values else []
-    return [(name, match.groupdict()) for name in values if (match := pattern.fullmatch(name))]
+@lru_cache(maxsize=256)  # a run logs a few sets of names thousands of times
+def _plan(table: tuple[Figure, ...], there: frozenset[str]) -> list[tuple[Figure, str, dict[str, str]]]:
+    """(figure, our name, {dataset: their name}) for all of a table that a row has."""
+    plan = []
+    for figure in table:
+        found: dict[str, dict[str, str]] = {}
+        pattern = _pattern(figure.theirs)
+        for name in sorted(there):
+            match = pattern.fullmatch(name)
+            if match:
+                words = match.groupdict()
+                found.setdefault(_filled(figure.ours, words), {})[words.get("DATASET", "")] = name
+        plan += [(figure, ours, sources) for ours, sources in found.items()]
+    return plan
 
 
-@cache
-def _pattern(theirs: str) -> re.Pattern[str] | None:
-    """A name with words in capitals as an expression; None when it has none."""
+def _pattern(theirs: str) -> re.Pattern[str]:
+    """A name with words in capitals as an expression."""
     pieces = re.split(r"\b(NAME|DATASET|K|N)\b", theirs)
-    if len(pieces) == 1:
-        return None
     return re.compile("".join(f"(?P<{p}>{_WORDS[p]})" if p in _WORDS else re.escape(p) for p in pieces))
 
 

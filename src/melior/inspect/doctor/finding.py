@@ -117,7 +117,7 @@ def sureness(margin: float, support: float) -> Sure:
     Returns:
         "certain" when both are at least 2, "likely" when one is, else "possible".
     """
-    return ("possible", "likely", "certain")[(margin >= 2) + (support >= 2)]  # type: ignore[return-value]
+    return ("possible", "likely", "certain")[int(margin >= 2) + int(support >= 2)]  # type: ignore[return-value]
 
 
 def _plain(value: float) -> float | None:

@@ -63,7 +63,8 @@ class StepTooLarge(Check):
         for place in range(1, len(raised) - self.within):
             before, after = raised.values[max(0, place - self.steps) : place], raised.values[place + self.within :]
             level, rest = float(np.median(before)), float(np.median(after))
-            if not self._fell(log, raised, level, rest) or not self._known(log, before, after):
+            begun = level - raised.values[place] >= (level - rest) / 2  # the fall is dated by its first step
+            if not begun or not self._fell(log, raised, level, rest) or not self._known(log, before, after):
                 continue
             first, last = int(raised.steps[place - 1]), int(raised.steps[place + self.within])
             jumps = self._jumps(log, first, last)

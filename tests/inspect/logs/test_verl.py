@@ -40,6 +40,11 @@ def test_a_measured_effective_sample_size_goes_before_one_that_is_derived(tmp_pa
     assert read(verl_metrics(tmp_path / "m.jsonl", [(1, row)])).metric("ess") == [0.7]
 
 
+def test_the_lag_of_the_oldest_weights_is_that_of_an_asynchronous_run(tmp_path):
+    lag = {f"training/off_policy/trajectory_staleness_worst/{what}": v for what, v in [("mean", 1.5), ("max", 6)]}
+    assert read(verl_metrics(tmp_path / "m.jsonl", [(1, verl_figures(1) | lag)])).metric("version_lag") == [6]
+
+
 def test_damaged_lines_are_named_and_the_others_read(tmp_path):
     file = verl_metrics(tmp_path / "m.jsonl", [(s, verl_figures(s)) for s in (1, 2, 3)])
     first, second, third = file.read_text().splitlines(keepends=True)
@@ -89,8 +94,9 @@ def test_dumped_rollouts_are_completions_in_groups(tmp_path):
     assert (first.prompt, first.text, first.reward, first.outcome) == ("2+2=", "4", 1.0, 1.0)
     assert first.components == {"score": 1.0, "acc": 1.0, "format": 1.0}
     assert first.advantage is first.length is first.version is None
-    assert log.metric("mixed_share").tolist() == [0.5, 0.5]  # which verl does not log
-    assert log.metric("reward").tolist() == [0.45, 0.45]  # which it does
+    # verl logs neither of these two.
+    assert log.metric("mixed_share").tolist() == [0.5, 0.5] and log.metric("pass_rate").tolist() == [0.25, 0.25]
+    assert log.metric("reward").tolist() == [0.45, 0.45]
 
 
 def test_dumps_alone_give_the_figures_that_they_can(tmp_path):

@@ -11,25 +11,33 @@ from melior.inspect.logs.log import Rollouts, Row
 MOST = 32  # steps that are looked at, at most: a long run has gigabytes of completions
 
 
-def measured(rollouts: Rollouts, metrics: Mapping[str, np.ndarray]) -> list[tuple[int, dict[str, float]]]:
-    """(step, figures) of what `metrics` has not: `reward`, `reward/NAME` and `mixed_share`.
+def measured(
+    rollouts: Rollouts, metrics: Mapping[str, np.ndarray], told: Sequence[str]
+) -> list[tuple[int, dict[str, float]]]:
+    """(step, figures) of what `metrics` has not, out of `figures_of`.
 
-    At most `MOST` steps, evenly spaced, and none when nothing is lacking that completions could tell.
+    At most `MOST` steps, evenly spaced, and none when all of `told` is known, which is what these completions can tell.
     """
-    if "reward" in metrics and "mixed_share" in metrics:
+    if all(name in metrics for name in told):
         return []
     rows = [(step, figures_of(rollouts.rows(step))) for step in rollouts.spread(MOST)]
     return [(step, {name: value for name, value in row.items() if name not in metrics}) for step, row in rows]
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean rewards of a step's completions, and the share of its groups that do not all agree."""
+    """`reward`, `reward/NAME`, `pass_rate` and `mixed_share` of a step's completions, as far as they tell.
+
+    A completion passes when its outcome is at least 1.
+    """
     found: dict[str, float] = {}
     rewards = [row.reward for row in rows if row.reward is not None]
     if rewards:
         found["reward"] = float(np.mean(rewards))
     for name in dict.fromkeys(name for row in rows for name in row.components):
         found[f"reward/{name}"] = float(np.mean([row.components[name] for row in rows if name in row.components]))
+    outcomes = [row.outcome for row in rows if row.outcome is not None]
+    if outcomes:
+        found["pass_rate"] = float(np.mean([outcome >= 1 for outcome in outcomes]))
     groups: dict[int, list[float]] = {}
     for row in rows:
         # Where neither outcome nor reward is known, an advantage other than zero says that siblings differed.

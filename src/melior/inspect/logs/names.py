@@ -91,8 +91,7 @@ VERL = (
     ),
     Figure("training/rollout_probs_diff_mean", "probability_gap_mean"),
     Figure("training/rollout_probs_diff_max", "probability_gap_max"),
-    Figure("training/off_policy/trajectory_staleness/mean", "staleness_mean"),
-    Figure("training/off_policy/trajectory_staleness/max", "staleness_max"),
+    Figure("training/off_policy/trajectory_staleness_worst/max", "version_lag"),
     Figure("timing_s/step", "step_seconds"),
     Figure("perf/time_per_step", "step_seconds"),
     Figure("val-core/DATASET/acc/mean@N", "eval/mean@N", note="mean of the datasets where there are several"),
@@ -114,8 +113,6 @@ FURTHER = {
     "clip_share": "share of trained tokens whose gradient a clip bound stops, on either side",
     "probability_gap_mean": "absolute difference of the sampler's and the trainer's probabilities; at most `gap_mean`",
     "probability_gap_max": "the largest of these differences",
-    "staleness_mean": "sets of weights between the one that sampled a completion and the one that learnt from it",
-    "staleness_max": "the largest of these distances",
     "eval/best@K": "mean of the best reward of K completions",
 }
 
@@ -124,9 +121,9 @@ FURTHER = {
 OURS = frozenset([
     "reward", "reward_std", "pass_rate", "mixed_share", "length_mean", "length_max", "truncated_share", "rows",
     "tokens", "refills", "loss", "entropy", "kl_proximal", "kl_sampler", "kl_reference", "clip_low", "clip_high",
-    "ess", "gap_mean", "gap_p95", "gap_max", "value_loss", "explained_variance", "rows_skipped", "grad_norm",
-    "update_norm", "lr", "turn_correction", "updates", "skipped", "env_steps", "episodes", "return",
-    "episode_length", "q_loss", "q_mean", "actor_loss", "step_seconds", "tokens_per_second",
+    "ess", "gap_mean", "gap_p95", "gap_max", "gap_outside", "version_lag", "value_loss", "explained_variance",
+    "rows_skipped", "grad_norm", "update_norm", "lr", "turn_correction", "updates", "skipped", "env_steps",
+    "episodes", "return", "episode_length", "q_loss", "q_mean", "actor_loss", "step_seconds", "tokens_per_second",
 ])
 # fmt: on
 OUR_FAMILIES = re.compile(

@@ -67,7 +67,7 @@ def read(path: Path) -> RunLog | None:
     steps, metrics = by_step(translated)
     evaluated = {step for step, row in rows if any(name.startswith("eval_") for name in row)}
     rollouts = _rollouts(found, steps, metrics, evaluated)
-    steps, metrics = by_step([*translated, *measured(rollouts, metrics)])
+    steps, metrics = by_step([*translated, *measured(rollouts, metrics, ("reward", "mixed_share"))])
     settings = {**_of_state(state), **_of_completions(rollouts), **settings}
     unread = (*found.unread, *names.gathered(unknown - BOOKKEEPING))
     return RunLog(path, "trl", steps, metrics, settings, rollouts, unread)

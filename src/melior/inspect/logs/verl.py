@@ -56,7 +56,7 @@ def read(path: Path) -> RunLog | None:
         unknown |= strange
     steps, metrics = by_step(translated)
     rollouts = Rollouts(list(found.dumps), lambda step: _rows(found.dumps[step]))
-    steps, metrics = by_step([*translated, *measured(rollouts, metrics)])
+    steps, metrics = by_step([*translated, *measured(rollouts, metrics, ("reward", "pass_rate", "mixed_share"))])
     settings = _settings(path, found)
     unread = (*found.unread, *names.gathered(unknown - {"training/global_step", "training/epoch"}))
     return RunLog(path, "verl", steps, metrics, settings, rollouts, unread)

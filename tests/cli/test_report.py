@@ -7,6 +7,7 @@ import json
 import pytest
 
 from melior.cli import run as command
+from melior.storage.rollouts import rollout_learners
 from runs import LOCK_OPTIONS, lock_run, text_run
 
 
@@ -69,6 +70,20 @@ def test_rollouts_that_are_not_there_are_said(finished, tmp_path, capsys):
     assert command(["rollouts", str(finished), "--learner", "critic"]) == 2
     assert "no rollouts of 'critic'" in capsys.readouterr().err
     assert command(["rollouts", str(tmp_path)]) == 2
+
+
+def test_whose_rollouts_are_read_is_said(tmp_path, capsys):
+    run = lock_run(tmp_path / "a", "dapo", overrides=["curriculum.refill=0"], prompts=4, steps=2).path
+    whose = rollout_learners(run)
+    assert whose == ["policy", "policy-dropped"]
+    assert command(["rollouts", str(run), "--learner", "policy-dropped", "--best", "1"]) == 0
+    head, note, *_ = capsys.readouterr().out.splitlines()
+    assert ", not kept by the curriculum: " in head and note == "(of --learner policy-dropped; there are also policy)"
+    assert command(["rollouts", str(run), "--json", "--best", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["learner"] == "policy"
+    assert command(["rollouts", str(run), "--learner", "hinter"]) == 2
+    assert "there are those of policy, policy-dropped" in capsys.readouterr().err
+    assert ", not kept by the curriculum" in (run / "report.html").read_text()
 
 
 def test_a_run_that_wants_no_report_has_none(tmp_path, capsys):

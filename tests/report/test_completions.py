@@ -106,3 +106,9 @@ def test_rounding_between_sampler_and_trainer_is_not_colored():
 def test_what_was_not_computed_for_a_token_is_left_out():
     pieces = _pieces([0, 1], "ab", [True, False], {"entropy": [0.5, float("nan")]}, None)
     assert [dict(piece.values) for piece in pieces] == [{"entropy": 0.5}, {}]
+
+
+def test_whose_completions_they_are_is_told():
+    told = [Rollouts(1, [], name).of_whom for name in ("policy", "hinter", "policy-dropped", "hinter-dropped")]
+    dropped = ", not kept by the curriculum"
+    assert told == ["", ", learner hinter", dropped, ", learner hinter" + dropped]

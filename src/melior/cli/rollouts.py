@@ -33,24 +33,28 @@ def rollouts(
     """Read a step's best and worst completions; three of each when neither is asked for."""
     from melior.report.completions import read_completions
     from melior.storage.folder import RunFolder
-    from melior.storage.rollouts import rollout_steps
+    from melior.storage.rollouts import rollout_learners, rollout_steps
 
     path = RunFolder.view(run).path
+    whose = rollout_learners(path)
     if best is None and worst is None:
         best = worst = 3
     if step is None:
         kept = rollout_steps(path, learner)
         if not kept:
-            raise UserError(f"{path / 'rollouts'} has no rollouts of '{learner}'")
+            there = f"; there are those of {', '.join(whose)}" if whose else ""
+            raise UserError(f"{path / 'rollouts'} has no rollouts of '{learner}'{there}")
         step = kept[-1]
     found = read_completions(path, step, learner)
     chosen = [("best", i, each) for i, each in enumerate(found.best(best or 0), 1)]
     chosen += [("worst", i, each) for i, each in enumerate(found.worst(worst or 0), 1)]
     if as_json:
         for kind, place, each in chosen:
-            typer.echo(json.dumps(_row(kind, place, each, tokens)))
+            typer.echo(json.dumps({"step": step, "learner": learner, **_row(kind, place, each, tokens)}))
         return
     typer.echo(_head(found))
+    if len(whose) > 1:
+        typer.echo(f"(of --learner {learner}; there are also {', '.join(name for name in whose if name != learner)})")
     for kind, place, each in chosen:
         typer.echo(f"\n{_told(kind, place, each)}")
         if tokens:
@@ -61,7 +65,7 @@ def _head(found: Rollouts) -> str:
     from melior.loops.summary import number_text
 
     size = f"{len(found.rows)} completions of {found.groups} prompts"
-    return f"step {found.step}: {size}, mean reward {number_text(found.mean_reward)}"
+    return f"step {found.step}{found.of_whom}: {size}, mean reward {number_text(found.mean_reward)}"
 
 
 def _told(kind: str, place: int, each: Completion) -> str:

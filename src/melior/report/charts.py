@@ -10,6 +10,7 @@ from melior.loops.summary import number_text
 
 MOST_POINTS, MOST_ROWS = 240, 40
 APART = 5.0  # between the intervals of several curves at one step
+INSET = 10.0  # between intervals and the ends of the axis, or they look like one
 Scale = Callable[[float], float]
 
 
@@ -104,9 +105,10 @@ def line_chart(title: str, how: str, unit: str, series: Sequence[Series], frame:
     values = [value for each in series for value in each.values]
     low, high, y_ticks = _axis(values + bounds, (frame.bottom - frame.top) // 38)
     first, last = steps[0], steps[-1] if steps[-1] > steps[0] else steps[0] + 1
-    to_x = _scale(first, last, frame.left, frame.right)
+    whiskers = any(each.spread and not each.banded for each in series)
+    apart, inset = (APART, INSET) if whiskers else (0.0, 0.0)
+    to_x = _scale(first, last, frame.left + inset, frame.right - inset)
     to_y = _scale(low, high, frame.bottom, frame.top)
-    apart = APART if any(each.spread and not each.banded for each in series) else 0.0
     middle = (len(series) - 1) / 2
     curves = tuple(_curve(each, _moved(to_x, (k - middle) * apart), to_y) for k, each in enumerate(series))
     known = [dict(zip(each.steps, each.values, strict=True)) for each in series]

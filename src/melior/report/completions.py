@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from melior.storage.rollouts import read_rollouts
+from melior.storage.rollouts import DROPPED, POLICY, read_rollouts
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 # Per-token quantities: name -> how it is told.
@@ -61,10 +61,18 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The completions of one step."""
+    """The completions of one step, and which learner they are for."""
 
     step: int
     rows: Sequence[Completion]
+    learner: str = POLICY
+
+    @property
+    def of_whom(self) -> str:
+        """What tells them from the policy's own: "" for those."""
+        name = self.learner.removesuffix(DROPPED)
+        dropped = ", not kept by the curriculum" if name != self.learner else ""
+        return ("" if name == POLICY else f", learner {name}") + dropped
 
     @property
     def groups(self) -> int:
@@ -86,10 +94,10 @@ class Rollouts:
         return _ranked(self.rows, count, highest=False)
 
 
-def read_completions(run: Path, step: int, learner: str = "policy") -> Rollouts:
+def read_completions(run: Path, step: int, learner: str = POLICY) -> Rollouts:
     """The completions of a step. UserError when they are not there."""
     rows, decode = read_rollouts(run, step, learner), _decoder(run)
-    return Rollouts(step, [_completion(row, decode) for row in rows])
+    return Rollouts(step, [_completion(row, decode) for row in rows], learner)
 
 
 def printable(text: str) -> str:

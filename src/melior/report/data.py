@@ -15,7 +15,7 @@ from melior.records.yaml_text import load_yaml
 from melior.report.completions import Rollouts, read_completions
 from melior.settings import RunSettings
 from melior.storage.folder import RunFolder
-from melior.storage.rollouts import rollout_steps
+from melior.storage.rollouts import POLICY, rollout_learners, rollout_steps
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class RunData:
         summary: `summary.json`, {} while the run has not got to it.
         first, last: the completions of the first and the last step that are kept; `first` is None when there is but
             one, both are None when none are kept.
+        others: the last ones of further learners, and of rows that a curriculum did not keep.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class RunData:
     summary: Mapping[str, Any]
     first: Rollouts | None
     last: Rollouts | None
+    others: Sequence[Rollouts] = ()
 
     @property
     def task(self) -> str:
@@ -65,7 +67,7 @@ def read_run(path: Path | str) -> RunData:
     record, settings, problem = _objects(folder.path)
     plain = raw.get("settings")
     name = getattr(record, "name", "") or _name(raw.get("record"))
-    first, last = _rollouts(folder.path)
+    first, last, others = _rollouts(folder.path)
     return RunData(
         path=folder.path,
         config=folder.config,
@@ -80,6 +82,7 @@ def read_run(path: Path | str) -> RunData:
         summary=folder.read_summary() or {},
         first=first,
         last=last,
+        others=others,
     )
 
 
@@ -103,11 +106,13 @@ def _entry(record: Any, name: str) -> Entry | None:
     return next(same, None) or known.get(name)
 
 
-def _rollouts(path: Path) -> tuple[Rollouts | None, Rollouts | None]:
+def _rollouts(path: Path) -> tuple[Rollouts | None, Rollouts | None, list[Rollouts]]:
     steps = rollout_steps(path)
     try:
         last = read_completions(path, steps[-1]) if steps else None
         first = read_completions(path, steps[0]) if len(steps) > 1 else None
+        further = [name for name in rollout_learners(path) if name != POLICY]
+        others = [read_completions(path, rollout_steps(path, name)[-1], name) for name in further]
     except UserError:  # pyarrow is not installed here
-        return None, None
-    return first, last
+        return None, None, []
+    return first, last, others

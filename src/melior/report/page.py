@@ -129,7 +129,7 @@ def _held_out(run: RunData) -> Chart | None:
     series = held_out_series(run.rows, run.summary)
     if series is None or len(series.steps) < 2:
         return None
-    how = "On what the run does not learn from, with 95 % intervals where they were computed. This is the result."
+    how = "On what the run does not learn from, with 95 % intervals where they were computed. This is the result."
     return line_chart("Held-out score", how, score_name(run.summary), [series])
 
 
@@ -144,9 +144,9 @@ def _chart(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def _examples(run: RunData) -> Coloring | None:
-    if run.last is None:
-        return None
-    return coloring([(run.last, 3)] + ([(run.first, 2)] if run.first is not None else []))
+    shown = [(run.last, 3), (run.first, 2), *((each, 2) for each in run.others)]
+    steps = [(rollouts, count) for rollouts, count in shown if rollouts is not None]
+    return coloring(steps) if steps else None
 
 
 def _lengths(run: RunData) -> Chart | None:

@@ -43,9 +43,9 @@ def _compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Verdict:
     (old, old_low, old_high), (new, new_low, new_high) = before[name], after[name]
     went = f"{name} went from {number_text(old)} to {number_text(new)}"
     if new_low > old_high:
-        return Verdict("Better", f"{went}; the 95 % intervals do not overlap.", "good")
+        return Verdict("Better", f"{went}; the 95 % intervals do not overlap.", "good")
     if new_high < old_low:
-        return Verdict("Worse", f"{went}; the 95 % intervals do not overlap.", "bad")
+        return Verdict("Worse", f"{went}; the 95 % intervals do not overlap.", "bad")
     if new == old:
         return Verdict("No change", f"{name} is {number_text(new)} before and after.", "open")
-    return Verdict("Not settled", f"{went}, but the 95 % intervals overlap: measure on more prompts.", "open")
+    return Verdict("Not settled", f"{went}, but the 95 % intervals overlap: measure on more prompts.", "open")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import torch
 
@@ -17,6 +17,8 @@ from melior.prompts import Prompt
 from melior.storage.writing import TEMPORARY, saving
 from melior.trajectories import Trajectories
 
+POLICY = "policy"  # the learner that the method itself is
+DROPPED = "-dropped"  # after a learner's name: the rows that its curriculum did not keep
 FILE = re.compile(r"step-(\d{6,})(\..+)?\.parquet")
 ENCODED = {b"melior": b"json"}  # marks the columns whose texts are JSON
 FIGURES = ("behaviour_logp", "proximal_logp", "mask", "advantage", "step_reward", "reward", "outcome")
@@ -97,13 +99,23 @@ def rollout_steps(run_folder: Path, learner: str = "policy") -> list[int]:
     return sorted(step for path, step in _files(folder) if path.name == _file_name(step, learner))
 
 
+def rollout_learners(run_folder: Path) -> list[str]:
+    """Whose rollouts are on disk: the policy first, then the others by name."""
+    found = {
+        unquote(match[2][1:]) if match[2] else POLICY for match in map(FILE.fullmatch, _names(run_folder)) if match
+    }
+    return sorted(found, key=lambda name: (name != POLICY, name))
+
+
 def read_rollouts(run_folder: Path, step: int, learner: str = "policy") -> list[dict[str, Any]]:
     """The rows of a step's rollouts, JSON columns decoded. UserError when they are not there, naming what is."""
     folder = Path(run_folder) / "rollouts"
     path = folder / _file_name(step, learner)
     if not path.is_file():
-        steps = sorted({written_at for _, written_at in _files(folder)})
+        steps, others = rollout_steps(run_folder, learner), rollout_learners(run_folder)
         there = f"there are those of steps {_shown(steps)}" if steps else "there are none"
+        if not steps and others:
+            there = f"there are those of {', '.join(others)}"
         raise UserError(f"{folder} has no rollouts of step {step} of '{learner}'; {there}")
     if importlib.util.find_spec("pyarrow") is None:
         raise UserError(f"reading {path} needs pyarrow: pip install 'melior[lm]'")
@@ -119,7 +131,11 @@ def read_rollouts(run_folder: Path, step: int, learner: str = "policy") -> list[
 
 
 def _file_name(step: int, learner: str) -> str:
-    return f"step-{step:06d}.parquet" if learner == "policy" else f"step-{step:06d}.{quote(learner, safe='')}.parquet"
+    return f"step-{step:06d}.parquet" if learner == POLICY else f"step-{step:06d}.{quote(learner, safe='')}.parquet"
+
+
+def _names(run_folder: Path) -> list[str]:
+    return [path.name for path, _ in _files(Path(run_folder) / "rollouts")]
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:

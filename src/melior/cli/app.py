@@ -13,6 +13,7 @@ COMMANDS = (
     "melior.cli.evaluate",
     "melior.cli.report",
     "melior.cli.rollouts",
+    "melior.cli.doctor",
     "melior.cli.export",
     "melior.cli.methods",
     "melior.cli.diff",

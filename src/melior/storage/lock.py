@@ -35,6 +35,23 @@ class FolderLock:
         self._descriptor = None
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a run is using the folder just now."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _acquire(path: Path) -> int:
     while True:
         try:

@@ -80,7 +80,7 @@ class Diagnosis:
 
     def text(self) -> str:
         """For a terminal, readable without color."""
-        parts = [self.headline(), *map(_told, self.findings)]
+        parts = [self.headline(), *map(finding_text, self.findings)]
         if self.consequences:
             told = [f"{name} (explained by {cause})" for name, cause in self.consequences.items()]
             parts.append(_wrapped("also seen: " + ", ".join(told)))
@@ -124,7 +124,8 @@ def examine(log: RunLog, checks: Iterable[Check] = CHECKS) -> Diagnosis:
     )
 
 
-def _told(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
+    """A finding for a terminal."""
     mark = "NOTE" if finding.severity == "note" else "OPEN" if finding.severity == "unknown" else "ILL"
     grave = f"{finding.severity}, " if finding.ill else ""
     lines = [f"{mark:<5}{finding.name} ({grave}{finding.sure})", _wrapped(finding.says, "     ")]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from melior.errors import UserError
 from melior.inspect.logs.log import Rollouts, Row, RunLog, by_step
 from melior.records.yaml_text import load_yaml
 from melior.storage.folder import CONFIG, RunFolder
@@ -40,9 +41,16 @@ def read(path: Path) -> RunLog | None:
         steps=steps,
         metrics=metrics,
         settings={"method": _method(raw["record"]), **raw["settings"]},
-        rollouts=Rollouts(kept if readable else (), lambda step: [_row(row) for row in read_rollouts(path, step)]),
+        rollouts=Rollouts(kept if readable else (), lambda step: _rows(path, step)),
         unread=() if readable or not kept else ("rollouts (reading them needs pyarrow: pip install 'melior[lm]')",),
     )
+
+
+def _rows(path: Path, step: int) -> list[Row]:
+    try:
+        return [_row(row) for row in read_rollouts(path, step)]
+    except UserError:  # a run that goes on has removed them since, as `keep_rollouts` asks
+        return []
 
 
 def _method(record: Any) -> str:

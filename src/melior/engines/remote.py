@@ -52,13 +52,12 @@ class RemoteSampler:
         try:
             self._meet()
             self.sync(policy, 0)
-            answered = self.sample(policy, probe)
+            notes = check_agreement(policy, probe, self.sample(policy, probe), self._who())
         except MeliorError as error:
             self.close()
             raise UserError(f"{error}; --sampler local would sample in this process") from error
         finally:
             self._server.retries = RETRIES
-        notes = check_agreement(policy, probe, answered, self._who())
         if self._context is not None and self._context < policy.context:
             notes = (*notes, f"{self._who()} has a context of {self._context} tokens, the policy {policy.context}")
         return notes
@@ -120,7 +119,8 @@ class RemoteSampler:
             several = ", ".join(served)
             raise RunError(f"{self._who()} serves {several}; say which with --set settings.sampler_model=NAME")
         self._base = self._actor = self.model or next(iter(served))
-        self._context = served[self._base].get("max_model_len")
+        longest = served[self._base].get("max_model_len")
+        self._context = longest if isinstance(longest, int) else None
 
     def _reload(self, path: Path) -> None:
         """All weights, by vLLM's own reloading, while nothing is generated."""

@@ -60,11 +60,10 @@ class VllmSampler:
         """See `Sampler.start`."""
         try:
             self.sync(policy, 0)
-            answered = self.sample(policy, probe)
+            return check_agreement(policy, probe, self.sample(policy, probe), WHO)
         except MeliorError as error:
             self.close()
             raise UserError(str(error)) from error
-        return check_agreement(policy, probe, answered, WHO)
 
     def sync(self, policy: TextPolicy, version: int) -> None:
         """See `Sampler.sync`. The first call starts the engine with these weights."""

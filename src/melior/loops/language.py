@@ -16,6 +16,8 @@ from melior.data import columns_of as shared_columns
 from melior.data.prompts import unknown_note
 from melior.engines.agreement import gap_warning
 from melior.engines.choose import choose_sampler, refuse_unserved
+from melior.engines.local import LocalSampler
+from melior.engines.protocol import Sampler
 from melior.errors import RunError, UserError
 from melior.learner import Learner
 from melior.loops.given import Given
@@ -116,7 +118,7 @@ class LanguageTrainee(RunTrainee):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._rollouts: RolloutWriter | None = None
-        self._sampler = run.world.sampler  # type: ignore[attr-defined]
+        self._sampler: Sampler = getattr(run.world, "sampler", LocalSampler())  # a world may draw by itself
         self._warned = False
         weakref.finalize(self, self._sampler.close)
 

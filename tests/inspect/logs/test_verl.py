@@ -92,7 +92,7 @@ def test_dumped_rollouts_are_completions_in_groups(tmp_path):
     first, *_ = rows = log.rollouts.rows(10)
     assert [row.group for row in rows] == [0, 1, 0, 1]  # batches are reordered: prompts need not stand together
     assert (first.prompt, first.text, first.reward, first.outcome) == ("2+2=", "4", 1.0, 1.0)
-    assert first.components == {"score": 1.0, "acc": 1.0, "format": 1.0}
+    assert first.components == {"format": 1.0, "score": 1.0, "acc": 1.0}
     assert first.advantage is first.length is first.version is None
     # verl logs neither of these two.
     assert log.metric("mixed_share").tolist() == [0.5, 0.5] and log.metric("pass_rate").tolist() == [0.25, 0.25]
@@ -111,6 +111,14 @@ def test_uids_tell_groups_of_equal_prompts_apart(tmp_path):
     rows = [{"input": "2+2=", "output": "4", "score": 1.0, "uid": uid} for uid in ("a_0_0", "b_0_0", "a_1_0")]
     verl_dump(tmp_path, 1, rows)
     assert [row.group for row in read(tmp_path).rollouts.rows(1)] == [0, 1, 0]
+
+
+def test_numpy_s_numbers_that_were_written_as_text_are_numbers(tmp_path):
+    said = [("True", "1.0"), ("False", "0.0"), ("1.0", "0.5"), ("none", "")]
+    verl_dump(tmp_path, 1, [{"input": "2+2=", "output": "4", "score": s, "acc": a, "pred": "42"} for a, s in said])
+    rows = read(tmp_path).rollouts.rows(1)
+    assert [row.outcome for row in rows] == [1.0, 0.0, 1.0, None] and [r.reward for r in rows] == [1.0, 0.0, 0.5, None]
+    assert set(rows[0].components) == {"score", "acc"}  # an answer that happens to be a number is text
 
 
 def test_a_dump_that_is_being_written_gives_its_whole_lines(tmp_path):

@@ -139,19 +139,27 @@ def _row(row: Mapping[str, Any], groups: dict[str, int]) -> Row:
     # A `uid` is PROMPT_ROLLOUT_OUTPUT; where there is none, rows with the same prompt are one group.
     uid = row.get("uid")
     key = uid.rsplit("_", 2)[0] if isinstance(uid, str) and uid.count("_") >= 2 else str(row.get("input"))
+    scores = {name: _unquoted(row[name]) for name in ("score", "acc") if name in row}
     further = {name: value for name, value in row.items() if name not in PLAIN}
-    components = {name: value for name, value in names.numbers(further).items() if math.isfinite(value)}
-    score = names.numbers({"score": row.get("score")}).get("score")
-    if score is not None:
-        components = {"score": score, **components}
+    components = {k: v for k, v in names.numbers({**further, **scores}).items() if math.isfinite(v)}
     return Row(
         prompt=None if row.get("input") is None else str(row["input"]),
         text=None if row.get("output") is None else str(row["output"]),
-        reward=score,
+        reward=components.get("score"),
         components=components,
         group=groups.setdefault(key, len(groups)),
-        outcome=components.get("acc", score),
+        outcome=components.get("acc", components.get("score")),
     )
+
+
+def _unquoted(value: Any) -> Any:
+    """A number or truth value that verl wrote as text, as it does with NumPy's; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return value == "True" if value in ("True", "False") else float(value)
+    except ValueError:
+        return value
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:

@@ -28,9 +28,11 @@ def run(arguments: Sequence[str]) -> int:
     import typer
 
     from melior.cli.app import build
+    from melior.cli.quick import take_text_as_typed
     from melior.cli.usage import usage_message
 
     command = typer.main.get_command(build())
+    take_text_as_typed(command)
 
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]

@@ -121,9 +121,17 @@ def test_a_run_folder_of_this_machine_gives_its_last_step_and_settings(tmp_path)
         "_wandb:\n  value:\n    cli_version: 0.31.0\nnum_generations:\n  desc: null\n  value: 8\n"
         "learning_rate:\n  value: 1e-05\nmax_completion_length:\n  value: 64\n"
     )
+    (files.parent / "run-abc.wandb").write_bytes(b":W&B")
     log = read(files.parent)
+    assert "run-abc.wandb (a format of wandb's own)" in log.unread
     assert log.steps.tolist() == [3] and log.metric("reward") == pytest.approx([0.3])
     assert log.settings == {"n": 8, "lr": 1e-5, "max_tokens": 64}
+
+
+def test_a_run_folder_without_a_summary_says_what_to_export(tmp_path):
+    (tmp_path / "run-abc.wandb").write_bytes(b":W&B")
+    with pytest.raises(UserError, match="export the history"):
+        read(tmp_path)
 
 
 def test_tables_of_other_kinds_are_no_run(tmp_path):

@@ -44,11 +44,15 @@ def read(path: Path) -> RunLog | None:
     in a format of wandb's own, and is exported with `wandb.Api().run(PATH).history()`.
 
     Raises:
-        UserError: charts of several runs, or over something that is no step.
+        UserError: charts of several runs or over different steps, or a local run folder without a summary.
     """
     found = _Found()
     for file in _files(path):
         _take(file, _table(file, found), found)
+    own = sorted(path.glob("*.wandb"))
+    if own and not found.rows:
+        raise UserError(f"{own[0]} is in a format of wandb's own; export the history: wandb.Api().run(PATH).history()")
+    found.unread += [f"{file.name} (a format of wandb's own)" for file in own]
     if not found.rows:
         return None
     if len(found.runs) > 1:

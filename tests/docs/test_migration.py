@@ -165,17 +165,19 @@ def test_every_change_that_a_table_gives_can_be_made(name):
 # ---- what the pages say about numbers
 
 
-def test_the_corrected_kl_of_trl_and_k3_plus_agree_on_the_first_update():
-    reference = torch.tensor([-1.0, -0.3, -2.5]).double()
-    logp = torch.tensor([-0.4, -0.9, -2.5]).double().requires_grad_()
-    difference = reference - logp
-    theirs = (difference.exp() - difference - 1) * (logp - logp.detach()).exp()
-    from melior.objectives.divergence import kl_estimate
+def test_the_kl_term_with_its_ratio_is_trls():
+    from melior.objectives import ReferenceKL, TokenRatio
+    from melior.parts import Evaluation
+    from toys import table_batch
 
-    ours = kl_estimate(reference - logp, "k3+")
-    assert torch.allclose(ours, theirs, atol=1e-12)
-    gradients = [torch.autograd.grad(each.sum(), logp, retain_graph=True)[0] for each in (ours, theirs)]
-    assert torch.allclose(*gradients, atol=1e-12)
+    logp = torch.tensor([[-0.4, -0.9], [-2.5, -0.1]]).double().requires_grad_()
+    old, reference = logp.detach() + 0.3, torch.tensor([[-1.0, -0.3], [-2.5, -0.7]]).double()
+    batch = table_batch([0.0, 1.0], [[0, 0], [0, 0]], [0, 0]).with_(proximal_logp=old)
+    ours = ReferenceKL("k3", ratio=TokenRatio())(Evaluation(logp), batch.scored("reference", logp=reference))
+    difference = reference - logp
+    theirs = (difference.exp() - difference - 1) * (logp - old).exp()
+    gradients = [torch.autograd.grad(each.sum(), logp)[0] for each in (ours, theirs)]
+    assert torch.allclose(ours, theirs, atol=1e-12) and torch.allclose(*gradients, atol=1e-12)
 
 
 @pytest.mark.parametrize("advantage", [1.5, -1.5])

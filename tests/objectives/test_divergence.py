@@ -14,6 +14,7 @@ from melior.methods.policy_gradient import PPO_LM
 from melior.objectives import Clip, Divergence, EntropyBonus, ReferenceKL, TokenMean
 from melior.objectives.divergence import kl_estimate
 from melior.objectives.heads import entropy, reverse_kl
+from melior.objectives.ratios import TokenRatio
 from melior.parts import Evaluation
 from melior.policies.table import Table
 from melior.trajectories import Trajectories
@@ -48,6 +49,16 @@ def test_trap_4_the_truth_they_are_compared_with():
     logits = PI.log().clone().requires_grad_()
     forward = (REF * (REF.log() - logits.log_softmax(0))).sum()
     torch.testing.assert_close(torch.autograd.grad(forward, logits)[0], expected_gradient("k3"), rtol=0, atol=1e-12)
+
+
+def test_trap_4_with_the_ratio_the_gradient_is_true_away_from_the_sampled_policy_too():
+    old, logits = torch.tensor([0.4, 0.6]).double(), PI.log().clone().requires_grad_()
+    batch = table_batch([0.0, 0.0], [[0], [1]], [0, 0]).with_(proximal_logp=old.log()[:, None])
+    batch = batch.scored("reference", logp=REF.log()[:, None])
+    loss = ReferenceKL("k3", ratio=TokenRatio())(Evaluation(logits.log_softmax(0)[:, None]), batch)
+    (gradient,) = torch.autograd.grad((old[:, None] * loss).sum(), logits)
+    torch.testing.assert_close(gradient, torch.tensor([0.177933, -0.177933]).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close((old[:, None] * loss).sum(), (PI * (PI.log() - REF.log())).sum())
 
 
 def test_the_values_agree_in_expectation():

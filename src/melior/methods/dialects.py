@@ -16,7 +16,7 @@ TRL_GRPO = Entry(
     move="Mean over all tokens of the optimization step, epsilon 1e-4, no KL term.",
     formula="loss = -min(rho A, clip(rho, 0.8, 1.2) A), mean over all tokens",
     use_when="A TRL run should be reproduced.",
-    beware="TRL's KL term, when turned on, is k3 multiplied by the ratio.",
+    beware="TRL's KL term, when turned on, is k3 multiplied by the ratio: ReferenceKL(ratio=TokenRatio()).",
     settings={"lr": 1e-6, "n": 8, "temperature": 1.0},
 )
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from melior.objectives.heads import Entropy, ReverseKL
-from melior.parts import Evaluation, Need, Needs, Term
+from melior.parts import Evaluation, Need, Needs, Ratio, Term
 from melior.trajectories import Trajectories
 
 
@@ -42,17 +42,21 @@ class ReferenceKL(Term):
         estimator: "k3" (GRPO's; its gradient is the forward KL's), "k2" (the reverse KL's gradient), "k1" (as a loss
             its gradient vanishes in expectation; it belongs in a reward), "k3+" (value of k3, gradient of k2).
         scorer: whose log-probabilities.
+        ratio: multiplies the estimate by this importance ratio, with its gradient: k3's is then that of the reverse KL,
+            also where the policy has moved away from the sampled one (DeepSeek-V3.2, TRL); None leaves it.
     """
 
     estimator: Literal["k1", "k2", "k3", "k3+"] = "k3"
     scorer: str = "reference"
+    ratio: Ratio | None = None
 
     def needs(self) -> Needs:
         return frozenset({Need("logp", "batch", self.scorer)})
 
     def __call__(self, now: Evaluation, batch: Trajectories) -> torch.Tensor:
         difference = batch.scores[self.scorer]["logp"].to(now.logp.dtype) - now.logp
-        return kl_estimate(torch.where(batch.mask, difference, torch.zeros_like(difference)), self.estimator)
+        estimate = kl_estimate(torch.where(batch.mask, difference, torch.zeros_like(difference)), self.estimator)
+        return estimate if self.ratio is None else estimate * self.ratio(now, batch).exp()
 
     def metrics(self, now: Evaluation, batch: Trajectories) -> Mapping[str, torch.Tensor]:
         return {f"kl_{self.scorer}": (self(now, batch) * batch.mask).sum() / batch.mask.sum().clamp(min=1)}

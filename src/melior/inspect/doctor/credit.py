@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melior.inspect.doctor.finding import Check, Evidence, Finding, Plot, sureness
-from melior.inspect.doctor.series import series
+from melior.inspect.doctor.series import Series, series
 from melior.inspect.logs.log import RunLog
 
 
@@ -77,37 +77,42 @@ class DominatedAdvantage(Check):
 class BlindCritic(Check):
     """The value function explains nothing.
 
-    The median `explained_variance` of the last `steps` steps is at most `least` after at least 2 * `steps` steps, and
-    it has not risen by rank (3.5 standard deviations) from the first to the last third.
+    Of the steps in which returns vary (`reward_std`, where it is known, at least half of the run's largest: what does
+    not vary cannot be explained) there are at least `steps`; over the last two thirds of these the upper quartile of
+    `explained_variance` is at most `least`, and it has not risen by rank (3.5 standard deviations) from their first to
+    their last third.
 
     Attributes:
         least: explained variance, at most.
-        steps: how many last steps are looked at.
+        steps: of the run in which returns vary, at least.
     """
 
     least: float = 0.02
-    steps: int = 15
+    steps: int = 20
 
     name = "blind-critic"
     needs = ("explained_variance",)
     explained_by = ("dead-reward", "no-signal", "step-too-large")
 
     def __call__(self, log: RunLog) -> Finding | None:
-        explained = series(log, "explained_variance")
-        last = explained.last(self.steps)
-        if len(explained) < 2 * self.steps or last.median > self.least or explained.change().rises:
+        explained = _varied(log)
+        last = explained.last(-(-2 * len(explained) // 3))
+        if len(explained) < self.steps or explained.change().rises:
+            return None
+        upper = float(np.quantile(last.values, 0.75))
+        if upper > self.least:
             return None
         return Finding(
             name=self.name,
             severity="warning",
-            sure=sureness(2.0 if last.median < 0 else 1.0, explained.held(lambda v: v <= self.least, self.steps)),
+            sure=sureness(2.0 if upper < 0 else 1.0, len(explained) / self.steps),
             says="The value function explains nothing of the returns: as a baseline it only adds noise.",
             evidence=(
                 Evidence(
-                    f"explained variance {last.median:.2g} (median of {self.steps} steps; 1 is perfect, 0 is no better "
-                    "than the mean)",
+                    f"explained variance {last.median:.2g} (median), at most {upper:.2g} in three steps of four; 1 is "
+                    "perfect, 0 is no better than the mean",
                     last.span,
-                    {"explained_variance": last.median},
+                    {"explained_variance": last.median, "upper_quartile": upper},
                 ),
             ),
             plot=Plot(("explained_variance", "value_loss"), explained.span),
@@ -117,3 +122,13 @@ class BlindCritic(Check):
                 "see that rewards are of a size that it can fit, and that nothing of them is noise",
             ),
         )
+
+
+def _varied(log: RunLog) -> Series:
+    """The explained variance of the steps in which there is variance."""
+    explained, spread = series(log, "explained_variance"), log.metric("reward_std")
+    if not np.isfinite(spread).any():
+        return explained
+    wide = log.steps[np.nan_to_num(spread) >= float(np.nanmax(spread)) / 2]
+    kept = np.isin(explained.steps, wide)
+    return Series(explained.name, explained.steps[kept], explained.values[kept])

@@ -17,7 +17,8 @@ class EntropyCollapse(Check):
 
     The median `entropy` of the last `steps` steps is at most `share` of that of the first `steps`; at least `steps`
     steps have passed since it (as a running median of 5) first was; since then the score (pass rate, else reward) has
-    not risen: its last `steps` steps do not rank above those after the fall by 2 standard deviations. A pass rate of
+    not risen: its last `steps` steps (of a shorter time the last half) do not rank above the first ones after the fall
+    by 2 standard deviations. A pass rate of
     `solved` or more is no collapse: a policy that knows the answer is sure of it.
 
     Attributes:

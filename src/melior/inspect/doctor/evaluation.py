@@ -16,8 +16,8 @@ class PassAtKFalls(Check):
     """pass@1 rises while pass@k falls: the policy is surer of what it could do and loses what it could find.
 
     Of the held-out `eval/pass@1` and the `eval/pass@K` of the largest k: from the first to the last evaluation pass@1
-    has not fallen, and pass@k has fallen by at least `loss` with intervals that do not overlap (without intervals, or
-    with five evaluations or more: the ranks of pass@k fall with the steps, Spearman's rho at most -0.7). Without such
+    has not fallen, and pass@k has fallen by at least `loss`, either with intervals that do not overlap or, with five
+    evaluations or more, in rank along the steps (Spearman's rho at most -0.7). Without such
     figures, in kept completions of at most `read` evenly spaced steps: from their first to their last third the share
     of groups with a passing completion falls, and the pass rate rises, both by rank (3.5 standard deviations).
 

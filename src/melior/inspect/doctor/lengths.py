@@ -73,7 +73,7 @@ class Truncation(Check):
     The median `truncated_share` of the last `steps` steps is at least `share`, and this costs: among the kept
     completions of those steps the truncated ones earn less than the others (3.5 standard deviations of Mann-Whitney);
     or nearly all (95 %) are truncated and the median pass rate is at most `passed`; or, where neither completions nor a
-    pass rate are kept, the score does not rise.
+    pass rate tell, the score does not rise.
 
     Attributes:
         share: of completions cut off, at least.
@@ -130,8 +130,8 @@ class Truncation(Check):
             moved = change(cut, whole)
             means = f"they earn {np.mean(cut):.3g} on average, the others {np.mean(whole):.3g}"
             return means if moved.rises else None
-        passed = series(log, "pass_rate").last(self.steps)
-        if len(passed):
+        passed = score(log).last(self.steps)
+        if passed.name == "pass_rate":
             short = share >= 0.95 and passed.median <= self.passed
             return f"{passed.median:.0%} pass" if short else None
         return None if learns(log) else "the score does not rise"

@@ -65,11 +65,11 @@ class DuplicatePrompts(Check):
 class Overfitting(Check):
     """The policy learns its prompts by heart: it gets better on them and not on others.
 
-    `pass_rate` (else `reward`) rises by rank from the first to the last third of at least `steps` steps, by at least
-    `gain`, and the held-out figure that measures the same (`eval/pass@1`, else `eval/mean@N`, else `eval/score` where
-    rewards are pass rates) either has fallen from its best evaluation to its last, with intervals that do not overlap
-    (without intervals: by half of `gain`); or, over at least two evaluations, has gained at most a quarter of that, its
-    upper bound being more than `gap` below the training figure of the last third.
+    `pass_rate` (without one `reward`) rises by rank from the first to the last third of at least `steps` steps, by at
+    least `gain`, and the held-out figure that measures the same (`eval/pass@1`, else `eval/mean@N`, else `eval/score`;
+    of rewards `eval/reward`, else `eval/mean@N`) either has fallen from its best evaluation to its last, with intervals
+    that do not overlap (without intervals: by half of `gain`); or, over at least two evaluations, has gained at most a
+    quarter of that, its upper bound being more than `gap` below the training figure of the last third.
 
     Attributes:
         gain: on the training prompts, at least.
@@ -82,7 +82,7 @@ class Overfitting(Check):
     steps: int = 20
 
     name = "overfitting"
-    needs = ("pass_rate|reward", "eval/pass@1|eval/score")
+    needs = ("pass_rate|reward", "eval/pass@1|eval/score|eval/reward")
     explained_by = ("step-too-large",)
 
     def __call__(self, log: RunLog) -> Finding | None:
@@ -92,7 +92,7 @@ class Overfitting(Check):
         moved = trained.change()
         if len(trained) < self.steps or not moved.rises or moved.after - moved.before < self.gain:
             return None
-        name = _same_measure(log)
+        name = _same_measure(log, trained.name)
         known = np.isfinite(log.metric(name))
         held, steps = log.metric(name)[known], log.steps[known]
         if len(held) < 2:
@@ -144,11 +144,11 @@ def _repeats(rows: Sequence[Row]) -> float | None:
     return 1 - len(set(prompts.values())) / len(prompts)
 
 
-def _same_measure(log: RunLog) -> str:
+def _same_measure(log: RunLog, trained: str) -> str:
     """The held-out figure that measures what the training figure does."""
     means = [name for name in log.metrics if name.startswith("eval/mean@") and not name.endswith(("_low", "_high"))]
-    names = ["eval/pass@1", *means, "eval/score"]
-    return next((name for name in names if np.isfinite(log.metric(name)).sum() > 1), "eval/score")
+    names = ["eval/pass@1", *means, "eval/score"] if trained == "pass_rate" else ["eval/reward", *means]
+    return next((name for name in names if np.isfinite(log.metric(name)).sum() > 1), names[0])
 
 
 def _bounds(log: RunLog, name: str, end: str) -> np.ndarray:

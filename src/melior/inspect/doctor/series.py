@@ -10,8 +10,8 @@ import numpy as np
 
 from melior.inspect.logs.log import RunLog
 
-# A rank statistic beyond this many standard deviations is taken for a change. Dozens of them are looked at in a run;
-# by chance alone one in a thousand runs would show one (3.5 is 1 in 2,000 one-sided, and effects must be large too).
+# A rank statistic beyond this many standard deviations is taken for a change. A few dozen are looked at in a run, and
+# by chance one in 2,000 gets there; that the effect must be large too keeps false alarms well below that.
 Z = 3.5
 
 
@@ -103,9 +103,14 @@ def series(log: RunLog, name: str) -> Series:
 
 
 def score(log: RunLog) -> Series:
-    """What the run is to raise: `pass_rate` where it is known, else `reward`, else `return`."""
-    found = (series(log, name) for name in ("pass_rate", "reward", "return"))
-    return next((each for each in found if len(each)), Series("reward", np.zeros(0, int), np.zeros(0)))
+    """What the run is to raise: `pass_rate` where it is known, else `reward`, else `return`.
+
+    A pass rate of 0 throughout beside a reward that varies says nothing: no completion can reach what counts as passed.
+    """
+    passed, reward, returned = (series(log, name) for name in ("pass_rate", "reward", "return"))
+    if len(passed) and len(reward) and not passed.values.any() and np.ptp(reward.values) > 0:
+        return reward
+    return next((each for each in (passed, reward, returned) if len(each)), reward)
 
 
 def learns(log: RunLog, since: int = 0) -> bool:

@@ -39,7 +39,7 @@ class NoSignal(Check):
         mixed = series(log, "mixed_share").last(self.steps)
         if len(mixed) < self.steps or log.settings.get("n") == 1 or mixed.median > self.share:
             return None
-        graded = [_graded_share(log.rollouts.rows(step)) for step in log.rollouts.spread(self.steps)[-self.steps :]]
+        graded = [_graded_share(log.rollouts.rows(step)) for step in log.rollouts.steps[-self.steps :]]
         if graded and float(np.median(graded)) > self.share:
             return None
         passed = score(log).last(self.steps)

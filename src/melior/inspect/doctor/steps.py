@@ -16,12 +16,13 @@ class StepTooLarge(Check):
     """Steps are too large: an update moves the policy further than its data can vouch for.
 
     Either the median `kl_proximal`, the divergence within one update, is at least `nats` over the last `steps` steps
-    (in runs with several optimizer steps a batch; with one it is 0 by construction). Or the score breaks down: within
-    `within` steps it falls below `share` of its median over up to `steps` steps before, the median of all later steps
-    stays below, and around the fall the policy jumped, which is to say that one of these moved: `entropy` by a factor
-    of `jump` or more either way, `length_mean` by 1.5, `kl_reference` by 1 nat, `truncated_share` by 0.5. A score that
-    is no pass rate must also fall by twice the median of its `reward_std`. Of the score before a fall at least 3 steps
-    must be known, or one and a held-out `eval/score` that fell below `share` as well.
+    (in runs with several optimizer steps a batch; with one it is 0 by construction). Or the score breaks down: at
+    one step it falls by half of the way at least, `within` steps later and from then on its median is at most `share`
+    of that over up to `steps` steps before, and around the fall the policy jumped, which is to say that one of these
+    moved: `entropy` by a factor of `jump` or more either way, `length_mean` by 1.5, `kl_reference` by 1 nat,
+    `truncated_share` by 0.5. A pass rate must have been 0.05 at least; another score must also fall by twice the median
+    of `reward_std`. Either 3 steps before the fall are known and nine in ten of the later ones are below all of them,
+    or there are held-out figures and `eval/score` fell to `share` or below as well.
 
     Attributes:
         nats: divergence within an update, a token, at least.
@@ -202,8 +203,8 @@ class GradientSpikes(Check):
     """Single gradients tower over the others.
 
     A spike is a `grad_norm` above `times` the upper quartile of all earlier steps (at least 10 of them, zeros left out)
-    and above 4 times the median of its three neighbors on either side, or one that is not finite. Found at `count`
-    spikes or more, and at least one in 50 steps.
+    and above 4 times the median of its three neighbors on either side. Found at `count` spikes or more, and at least
+    one in 50 steps.
 
     Attributes:
         times: the upper quartile of the steps before, at least.

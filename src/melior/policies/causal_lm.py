@@ -16,6 +16,7 @@ from melior.parts import Evaluation, Need, Needs
 from melior.policies.bfloat16 import multiplies_bfloat16, products
 from melior.policies.chunked import evaluate_chunks, functionals, other_sources
 from melior.policies.decoding import CachedDecoder
+from melior.policies.llama import steps_alone
 from melior.policies.lora import Adapter
 from melior.policies.output import OutputHead
 from melior.policies.packable import attention_share, mask_type, packs, window
@@ -84,6 +85,7 @@ class CausalLM:
         self.output = OutputHead.of(network)
         self.window = window(config)
         self._attention = attention_share(network)
+        self._alone: bool | None = None  # whether its steps of decoding can be made without its own forward pass
         self._packs: bool | None = None  # whether the model takes packed rows; found out when they first matter
 
     @property
@@ -243,6 +245,14 @@ class CausalLM:
     def decoder(self, prompts: Sequence[tuple[int, ...]], n: int) -> CachedDecoder:
         """A decoder over len(prompts) * n rows, the n siblings of a prompt together."""
         return CachedDecoder(self, prompts, n)
+
+    def steps_alone(self) -> bool:
+        """Whether decoding may go by `LlamaSteps` instead of the model's own forward pass; found out once."""
+        if self.adapter is not None or (self.autocast and multiplies_bfloat16(self.device)):
+            return False
+        if self._alone is None:
+            self._alone = steps_alone(self.network)
+        return self._alone
 
     def render(self, prompt: object) -> tuple[int, ...]:
         """Token ids of a plain text, without template and special tokens."""

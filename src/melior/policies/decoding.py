@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from melior.policies.llama import LlamaSteps
+
 if TYPE_CHECKING:
     from melior.policies.causal_lm import CausalLM
 
@@ -32,21 +34,30 @@ class CachedDecoder:
         self.wanted: torch.Tensor | None = None
         self.mask: torch.Tensor | None = None
         self.position = torch.zeros(0)
+        self.steps: LlamaSteps | None = None  # takes over after the prompts, for models that it serves
 
     def start(self) -> Float[torch.Tensor, "N V"]:
         """Encode the prompts; [N,V] raw logits of the first tokens."""
         from melior.policies.kv_cache import growing
 
         logits = self._prefill(self.prompts)
-        self.cache = growing(self.cache)
+        alone = self.policy.steps_alone()
+        if not alone:
+            self.cache = growing(self.cache)
         index = torch.arange(len(self.prompts), device=logits.device).repeat_interleave(self.n)
         if self.n == 1 or self._select(index):
+            if alone:
+                self.steps = LlamaSteps(self.policy.network, self.cache, self.mask, self.position)
+                self.cache = None
             return logits[index]
         return self._prefill([prompt for prompt in self.prompts for _ in range(self.n)])
 
     def step(self, tokens: Int[torch.Tensor, "N"]) -> Float[torch.Tensor, "N V"]:
         """Append one token to each row; [N,V] raw logits of the next."""
         tokens = tokens.to(self.position.device)
+        if self.steps is not None:
+            with torch.no_grad():
+                return self.steps.step(tokens)
         if self.wanted is not None:
             tokens = torch.zeros_like(self.position).index_copy(0, self.wanted, tokens)
         if self.mask is not None:
@@ -58,7 +69,9 @@ class CachedDecoder:
     def keep(self, index: Int[torch.Tensor, "K"]) -> None:
         """Go on with these rows only."""
         index = index.to(self.position.device)
-        if not self._select(index):
+        if self.steps is not None:
+            self.steps.keep(index)
+        elif not self._select(index):
             everything = torch.arange(len(self.position), device=index.device)
             self.wanted = (everything if self.wanted is None else self.wanted)[index]
 

@@ -32,6 +32,8 @@ class RunSettings:
         keep_best: also keep the checkpoint with the best held-out score.
         log_to: "tensorboard", "wandb", "trackio" (several by commas); "" logs to files only.
         report: write `report.html` at the end.
+        budget_tokens: sampled tokens after which the run ends, if `steps` does not end it before; 0 is no limit.
+        budget_seconds: seconds of training, evaluations and checkpoints apart, after which it ends likewise.
     """
 
     steps: int = 100
@@ -52,6 +54,8 @@ class RunSettings:
     keep_best: bool = False
     log_to: str = "tensorboard"
     report: bool = True
+    budget_tokens: float = 0.0
+    budget_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,9 @@ class Training:
             with _interruptible() as asked_to_stop:
                 if self._open is not None:
                     self._conclude()
-                while self.trainee.step < self.settings.steps and not self._enough and not asked_to_stop():
+                while not self._done() and not asked_to_stop():
                     self._step()
-                self.interrupted = self.trainee.step < self.settings.steps and not self._enough
+                self.interrupted = not self._done()
                 if not self.interrupted:
                     self.after = self._latest if self._evaluated_at == self.trainee.step else self._evaluate_or_save()
             self._save()
@@ -180,6 +180,12 @@ class Training:
         self.progress.close()
 
     # ---- inside
+
+    def _done(self) -> bool:
+        """Whether the steps are made, a budget is spent, or a callback has seen enough."""
+        tokens, seconds = self.settings.budget_tokens, self.settings.budget_seconds
+        spent = (0 < tokens <= self.tokens) or (0 < seconds <= self.seconds)
+        return self._enough or spent or self.trainee.step >= self.settings.steps
 
     def _step(self) -> None:
         began = time.perf_counter()

@@ -39,7 +39,7 @@ _FROM_ZERO, _FROM_ONE, _POSITIVE = Limit(0), Limit(1), Limit(0, open_low=True)
 LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("steps", "seed", "warmup", "lr", "weight_decay", "clip_grad", "rows_per_micro"), _FROM_ZERO),
     **dict.fromkeys(("eval_every", "save_every", "reward_workers", "max_prompt_tokens", "top_k"), _FROM_ZERO),
-    **dict.fromkeys(("lora", "lora_alpha", "eval_prompts"), _FROM_ZERO),
+    **dict.fromkeys(("lora", "lora_alpha", "eval_prompts", "budget_tokens", "budget_seconds"), _FROM_ZERO),
     **dict.fromkeys(("prompts", "n", "max_tokens", "eval_k", "keep"), _FROM_ONE),
     **dict.fromkeys(("envs", "horizon", "hidden", "eval_episodes"), _FROM_ONE),
     **dict.fromkeys(("temperature", "eps", "reward_timeout", "sampler_timeout"), _POSITIVE),

@@ -13,6 +13,9 @@ from typing import Any
 import numpy
 import pytest
 
+# Some of its dependencies are compiled where they are installed, so the test extra does without it.
+pytest.importorskip("reasoning_gym")
+
 from melior.errors import UserError
 from melior.loops.language import build
 from melior.records.catalogue import resolve

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from melior.parts import Rollout
 from melior.prompts import Prompts
-from melior.run import Run
 from melior.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from melior.run import Run
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from melior.errors import UserError
-from melior.learner import Learner
 from melior.parts import Aggregate, AsIs, Objective, Part, Stats, Transform, Update
-from melior.run import Run
 from melior.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from melior.learner import Learner
+    from melior.run import Run
 
 
 @dataclass(frozen=True)

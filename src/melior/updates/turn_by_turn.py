@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 
-from melior.learner import Learner
 from melior.parts import Objective, Stats, Update
-from melior.run import Run
 from melior.trajectories import Trajectories
 from melior.updates.gradient import mean_stats
+
+if TYPE_CHECKING:
+    from melior.learner import Learner
+    from melior.run import Run
 
 # exp(10) is far outside every clip; the bound only keeps the exponential finite.
 LARGEST_LOG_RATIO = 10.0

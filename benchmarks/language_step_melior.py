@@ -27,7 +27,7 @@ def vowels(prompts: list[str], completions: list[str], **columns: Any) -> list[f
     return [sum(letter in "aeiou" for letter in text) / max(len(text), 1) for text in completions]
 
 
-def rate(dtype: str, side: int = 2048, tries: int = 5) -> float:
+def rate(dtype: str, side: int = 1024, tries: int = 7) -> float:
     """Operations a second of a matrix product in this type."""
     a, b = (torch.randn(side, side, dtype=getattr(torch, dtype)) for _ in range(2))
     seconds = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from melior.cli import run
+from melior.cli.app import COMMANDS, build
 from melior.records.catalogue import entries, get
 from melior.records.config import config_text
 from melior.records.serialize import from_yaml
@@ -21,6 +22,7 @@ QUICK = (["--help"], ["methods"], ["show", "tempo"], ["diff", "grpo", "dapo"], [
 WITHOUT = """
 import sys
 from melior.cli import run
+from melior.cli.app import COMMANDS, build
 code = run(sys.argv[1:])
 print(code, "torch._C" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
 """
@@ -185,3 +187,12 @@ def test_a_closed_pipe_is_no_error() -> None:
     time.sleep(0.1)
     assert process.stderr.read() == ""
     assert process.wait() == 0
+
+
+def test_each_command_is_where_the_list_says() -> None:
+    """`melior NAME` imports the modules that have NAME, and no other."""
+    for names in COMMANDS.values():
+        for name in names:
+            assert [each.name or each.callback.__name__ for each in build(name).registered_commands] == list(names)
+    every = [each.name or each.callback.__name__ for each in build().registered_commands]
+    assert every == [name for names in COMMANDS.values() for name in names]

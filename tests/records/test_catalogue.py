@@ -148,7 +148,8 @@ class TestEntryPoints:
 def test_two_methods_of_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("melior.methods.twice")
     module.__dict__.update(A=entry("grpo"), B=replace(entry("dapo"), alias="grpo"))
-    monkeypatch.setattr(catalogue, "_own_modules", lambda: iter([module]))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(catalogue, "_own_names", lambda: iter([module.__name__]))
     entries.cache_clear()
     try:
         with pytest.raises(UserError, match=r"two methods are called 'grpo': in melior\.methods\.twice"):
@@ -169,3 +170,18 @@ def test_the_package_gives_its_names_and_imports_nothing_before() -> None:
     code = "import melior, sys; print(melior.__version__, 'torch' in sys.modules, 'pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[1:] == ["False", "False"]
+
+
+def test_one_method_is_found_without_importing_the_others():
+    code = (
+        "import sys\nfrom melior import lazy_torch\nlazy_torch.install()\n"
+        "from melior.records.catalogue import lookup\nassert lookup('ppo').record.name == 'ppo'\n"
+        "print([module for module in sys.modules if module.startswith('melior.methods.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['melior.methods.control']"
+
+
+def test_every_method_is_found_by_its_name():
+    assert all(catalogue.lookup(name) is each for name, each in catalogue.entries().items())
+    assert catalogue.lookup("nothing-such") is None

@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     from melior.cli.quick import take_text_as_typed
     from melior.cli.usage import usage_message
 
-    command = typer.main.get_command(build())
+    command = typer.main.get_command(build(arguments[0] if arguments else ""))
     take_text_as_typed(command)
 
     with warnings.catch_warnings():

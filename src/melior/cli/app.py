@@ -7,21 +7,22 @@ from typing import Annotated
 
 import typer
 
-# One module a command group, in the order of the help. Each has `register(app)` and imports heavy things in its bodies.
-COMMANDS = (
-    "melior.cli.train",
-    "melior.cli.evaluate",
-    "melior.cli.report",
-    "melior.cli.rollouts",
-    "melior.cli.doctor",
-    "melior.cli.export",
-    "melior.cli.methods",
-    "melior.cli.diff",
-)
+# One module a command group, in the order of the help, and the commands that it adds. Each has `register(app)` and
+# imports heavy things in its bodies.
+COMMANDS = {
+    "melior.cli.train": ("train", "check"),
+    "melior.cli.evaluate": ("eval",),
+    "melior.cli.report": ("report",),
+    "melior.cli.rollouts": ("rollouts",),
+    "melior.cli.doctor": ("doctor",),
+    "melior.cli.export": ("export",),
+    "melior.cli.methods": ("methods", "show"),
+    "melior.cli.diff": ("diff",),
+}
 
 
-def build() -> typer.Typer:
-    """The whole command."""
+def build(first: str = "") -> typer.Typer:
+    """The command: only what the word `first` asks for where that is one of its commands, else all of it."""
     app = typer.Typer(
         name="melior",
         help="Policy optimization: every published method as one readable record of parts.",
@@ -31,7 +32,8 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_top)
-    for module in COMMANDS:
+    asked = [module for module, names in COMMANDS.items() if first in names]
+    for module in asked or COMMANDS:
         import_module(module).register(app)
     return app
 

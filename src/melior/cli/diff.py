@@ -28,11 +28,11 @@ def compare(
 def _side(spec: str) -> Side:
     from pathlib import Path
 
-    from melior.records.catalogue import entries, resolve
+    from melior.records.catalogue import lookup, resolve
     from melior.records.differences import Side
 
     path = Path(spec)
-    if spec not in entries() and (path.is_dir() or path.suffix in (".yaml", ".yml")):
+    if lookup(spec) is None and (path.is_dir() or path.suffix in (".yaml", ".yml")):
         from melior.records.config import read_config
 
         config = read_config(path)

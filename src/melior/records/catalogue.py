@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -29,8 +31,8 @@ def entries() -> Mapping[str, Entry]:
     """
     found: dict[str, Entry] = {}
     origin: dict[str, str] = {}
-    for module in _own_modules():
-        _add(found, origin, _entries_of(module), module.__name__)
+    for module in _own_names():
+        _add(found, origin, _entries_of(importlib.import_module(module)), module)
     for point in importlib.metadata.entry_points(group=GROUP):
         try:
             _add(found, origin, _entries_of(point.load()), f"entry point {point.name!r} ({point.value})")
@@ -46,11 +48,27 @@ def entry(name: str) -> Entry:
     Raises:
         UserError: no method of this name; the near ones are named.
     """
-    known = entries()
     plain = name.removeprefix(_PAPER)
-    if plain not in known:
-        raise UserError(f"there is no method '{name}'{_near_method(plain, known)}")
-    return known[plain]
+    found = lookup(plain)
+    if found is None:
+        raise UserError(f"there is no method '{name}'{_near_method(plain, entries())}")
+    return found
+
+
+def lookup(name: str) -> Entry | None:
+    """The row of the catalogue by its plain name; None where there is none.
+
+    Of this package's modules only those are imported whose text mentions the name, so that the answer does not take
+    longer with every method that is added.
+    """
+    quoted = (f'"{name}"', f"'{name}'")
+    for module in _own_names():
+        text = Path(str(_spec(module).origin)).read_text(encoding="utf-8")
+        if any(each in text for each in quoted):
+            found = (each for each in _entries_of(importlib.import_module(module)) if each.name == name)
+            if (first := next(found, None)) is not None:
+                return first
+    return entries().get(name)
 
 
 def get(name: str) -> Any:
@@ -77,8 +95,9 @@ def find(spec: Any) -> Any:
     if not isinstance(spec, str | Path):
         return _checked(spec, repr(spec))
     text, path = str(spec), Path(spec)
-    if text.removeprefix(_PAPER) in entries():
-        return entry(text)
+    named = lookup(text.removeprefix(_PAPER))
+    if named is not None:
+        return named
     if path.suffix == ".py" or path.suffix in (".yaml", ".yml") or path.is_dir():
         return _from_path(path)
     if ":" in text:
@@ -105,10 +124,15 @@ def _checked(found: Any, where: str) -> Any:
     raise UserError(f"{where} is no record but a {kind}; a record is a Method, or an Entry that holds one")
 
 
-def _own_modules() -> Iterator[ModuleType]:
+def _own_names() -> Iterator[str]:
     package = importlib.import_module("melior.methods")
-    for found in pkgutil.walk_packages(package.__path__, "melior.methods."):
-        yield importlib.import_module(found.name)
+    return (found.name for found in pkgutil.walk_packages(package.__path__, "melior.methods."))
+
+
+def _spec(module: str) -> ModuleSpec:
+    found = importlib.util.find_spec(module)
+    assert found is not None, module  # it was listed
+    return found
 
 
 def _entries_of(source: Any) -> list[Entry]:

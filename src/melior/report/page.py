@@ -14,6 +14,7 @@ from melior.records.differences import Difference, differences
 from melior.report.charts import Chart, Series, bands, histogram, line_chart
 from melior.report.coloring import Coloring, coloring
 from melior.report.data import RunData, read_run
+from melior.report.diagnosis import section
 from melior.report.figures import Figure, rooms
 from melior.report.held_out import COUNTS, held_out_series, intervals, is_known, measured_on, score_name
 from melior.report.palette import DASHES, PALETTE
@@ -82,6 +83,7 @@ def _content(run: RunData) -> dict[str, Any]:
         "verdict": verdict(run.summary, run.rows),
         "scores": scores,
         "scale": scale,
+        "health": section(run.path),
         "measured_on": measured_on(run.summary),
         "held_out": held_out,
         "charts": charts,

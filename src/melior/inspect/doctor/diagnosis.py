@@ -108,9 +108,7 @@ def examine(log: RunLog, checks: Iterable[Check] = CHECKS) -> Diagnosis:
         finding = check(log)
         if finding is not None:
             found[check.name], explained_by[check.name] = finding, check.explained_by
-    consequences = {
-        name: cause for name in found if (cause := next((each for each in explained_by[name] if each in found), ""))
-    }
+    consequences = {name: cause for name in found if (cause := _cause(name, explained_by)) != name}
     kept = [finding for name, finding in found.items() if name not in consequences]
     taken = log.steps[log.steps > 0]
     return Diagnosis(
@@ -143,3 +141,9 @@ def _wrapped(text: str, indent: str = "") -> str:
         text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
+
+
+def _cause(name: str, explained_by: Mapping[str, tuple[str, ...]]) -> str:
+    """The finding at the end of the chain of what explains it, of those that are there; itself where nothing does."""
+    nearer = next((each for each in explained_by[name] if each in explained_by), None)
+    return name if nearer is None else _cause(nearer, explained_by)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from melior.api import Callback, check, evaluate, load, train
+    from melior.comparing import compare
     from melior.exporting import export
     from melior.method import Entry, Method
     from melior.records.catalogue import entries, entry, get
@@ -21,6 +22,7 @@ __all__ = [
     "Trajectories",
     "__version__",
     "check",
+    "compare",
     "entries",
     "entry",
     "evaluate",
@@ -37,6 +39,7 @@ _HOMES = {
     "Method": ("melior.method", "Method"),
     "Trajectories": ("melior.trajectories", "Trajectories"),
     "check": ("melior.api", "check"),
+    "compare": ("melior.comparing", "compare"),
     "entries": ("melior.records.catalogue", "entries"),
     "entry": ("melior.records.catalogue", "entry"),
     "evaluate": ("melior.api", "evaluate"),

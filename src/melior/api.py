@@ -314,6 +314,15 @@ def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:
     return Given(**objects), values
 
 
+def objects_and_settings(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits `model`, `data`, `eval_data`, `reward` and `env` into those that are objects, and settings.
+
+    The settings hold a name for each object, as a configuration does.
+    """
+    given, values = _objects(**arguments)
+    return {key: arguments[key] for key in OBJECTS if getattr(given, key) is not None}, values
+
+
 def _described(value: Any) -> str:
     """How an object stands in the configuration, where it cannot be written down."""
     name = getattr(value, "__qualname__", type(value).__qualname__)

@@ -11,6 +11,7 @@ import typer
 # imports heavy things in its bodies.
 COMMANDS = {
     "melior.cli.train": ("train", "check"),
+    "melior.cli.compare": ("compare",),
     "melior.cli.evaluate": ("eval",),
     "melior.cli.report": ("report",),
     "melior.cli.rollouts": ("rollouts",),

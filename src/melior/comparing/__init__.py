@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +78,34 @@ def compare(
             raise UserError("a comparison goes on as it was begun: give nothing with resume but jobs and quiet")
         comparison, command = asked_again(Path(resume))
         return run_comparison(comparison, Path(resume), {}, jobs, quiet, command)
-    comparison = Comparison(
-        methods=tuple(methods),
-        settings={**values, **settings},
-        overrides=tuple(overrides),
-        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
-        steps=steps,
-        budget=budget,
-        grid=_as_text(grid or {}),
-        cross=tuple(cross),
-        of=tuple(of),
-        tune=_as_text(tune or {}),
-        tune_seeds=tune_seeds,
-        equal_step_norm=equal_step_norm,
-        paper_settings=paper_settings,
-    )
+    comparison = compare_settings(
+        methods, seeds=seeds, steps=steps, budget=budget, grid=grid, cross=cross, of=of, tune=tune,
+        tune_seeds=tune_seeds, equal_step_norm=equal_step_norm, overrides=overrides, paper_settings=paper_settings,
+        **values, **settings,
+    )  # fmt: skip
     folder = Path(out) if out else default_out()
     command = f"melior compare --resume {shlex.quote(str(folder))}"
     return run_comparison(comparison, folder, objects, jobs, quiet, command)
+
+
+def compare_settings(
+    methods: Sequence[Any] = (),
+    *,
+    seeds: int | Sequence[int] = 5,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    **request: Any,
+) -> Comparison:
+    """The request that these arguments of `compare` stand for; whatever is no field of it is a setting of the runs."""
+    own = {f.name for f in fields(Comparison)}
+    return Comparison(
+        methods=tuple(methods or ()),
+        settings={key: value for key, value in request.items() if key not in own},
+        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+        grid=_as_text(grid or {}),
+        tune=_as_text(tune or {}),
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in request.items() if key in own},
+    )
 
 
 def _as_text(axes: Mapping[str, Sequence[Any]]) -> dict[str, tuple[str, ...]]:

@@ -264,13 +264,14 @@ class _Session:
         end = comparison.budget[1] if comparison.budget else common_end(outcomes, axis)
         held, differs = held_equal(outcomes)
         seeds = min(len({run.seed for run in runs if run.status == "finished"}) for runs in outcomes.values())
+        named = (*comparison.methods, *comparison.of)
         request = asdict(replace(comparison, methods=(), of=(), settings=dict(comparison.settings)))
         return {
             "melior": _version(),
             "written": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": self.command,
             "request": {**request, "methods": list(map(str, comparison.methods)), "of": list(map(str, comparison.of))},
-            "resumable": not self.objects and all(isinstance(m, str | Path) for m in (*comparison.methods, *comparison.of)),
+            "resumable": not self.objects and all(isinstance(m, str | Path) for m in named),
             "axis": axis,
             "end": end,
             "sampled": "tokens" if self._of_text() else "env steps",
@@ -309,7 +310,7 @@ class _Session:
             f"{comparison.budget[1]:g} {comparison.budget[0]}, the step that reaches it included"
             if comparison.budget
             else "steps"
-        )  # noqa: E501
+        )
         of_text = "weights, order of prompts, sampling noise of every prompt, completion and position, held-out prompts"
         drawn = of_text if self._of_text() else "networks, environments' seeds, evaluation episodes"
         said = [f"within a seed: {drawn}", f"the budget: {budget}", "the machine: one thread a run"]

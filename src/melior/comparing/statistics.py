@@ -6,9 +6,11 @@ who call. All resampling has a fixed seed, so equal scores give equal intervals.
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +25,8 @@ UNKNOWN: Interval = (math.nan, math.nan, math.nan)
 def need_packages() -> None:
     """UserError where the packages for statistics are missing."""
     try:
-        import rliable.metrics
-        import scipy.stats
-        import statsmodels.stats.multitest  # noqa: F401
+        for name in ("scipy.stats", "statsmodels.stats.multitest", "rliable.metrics"):
+            importlib.import_module(name)
     except ImportError as error:
         raise UserError(f"comparisons need the package '{error.name}': pip install 'melior[compare]'") from error
 
@@ -132,7 +133,7 @@ def _bootstrap(samples: Sequence[np.ndarray]) -> Interval:
     from scipy import stats
 
     paired = len(samples) == 2
-    statistic = _difference if paired else _mean
+    statistic: Callable[..., Any] = _difference if paired else _mean
     if not len(samples[0]):
         return UNKNOWN
     value = float(statistic(*samples))

@@ -13,6 +13,7 @@ import numpy as np
 from melior.errors import RunError
 from melior.inspect.logs import RunLog
 from melior.inspect.logs import read as read_log
+from melior.inspect.logs.held_out import held_out_curve
 
 AXES = ("step", "tokens", "seconds")
 
@@ -42,6 +43,7 @@ class Outcome:
         status: "finished", "interrupted", "crashed" or "missing".
         error: why it crashed or is missing.
         curve: its evaluations, the first one before training.
+        measure: the held-out figure that they are of, by our name; "" without any.
         steps, tokens, seconds: what it spent; tokens are environment steps where no tokens are sampled.
         step_norm: mean length of the change of the weights in a step; NaN where it is not known.
         rows: mean rows learnt from in a step.
@@ -55,6 +57,7 @@ class Outcome:
     status: str
     error: str = ""
     curve: tuple[Point, ...] = ()
+    measure: str = ""
     steps: int = 0
     tokens: float = math.nan
     seconds: float = math.nan
@@ -77,8 +80,8 @@ class Outcome:
         curve = [[p.step, p.tokens, p.seconds, p.score] for p in self.curve]
         return {
             "label": self.label, "seed": self.seed, "folder": str(self.folder), "status": self.status,
-            "error": self.error, "final": self.final, "curve": curve, "steps": self.steps, "tokens": self.tokens,
-            "seconds": self.seconds, "step_norm": self.step_norm, "rows": self.rows,
+            "error": self.error, "final": self.final, "curve": curve, "measure": self.measure, "steps": self.steps,
+            "tokens": self.tokens, "seconds": self.seconds, "step_norm": self.step_norm, "rows": self.rows,
         }  # fmt: skip
 
 
@@ -112,15 +115,17 @@ def _figures(log: RunLog) -> dict[str, Any]:
     if np.isnan(spent).all():
         spent = log.metric("env_steps")
     tokens, seconds = np.nancumsum(spent), np.nancumsum(log.metric("step_seconds"))
-    score = log.metric("eval/score")
+    held_out = held_out_curve(log)
+    places = {} if held_out is None else dict(zip(held_out.steps.tolist(), held_out.scores.tolist(), strict=True))
     curve = tuple(
-        Point(int(steps[i]), float(tokens[i]), float(seconds[i]), float(score[i]))
+        Point(int(steps[i]), float(tokens[i]), float(seconds[i]), places[int(steps[i])])
         for i in range(len(steps))
-        if not math.isnan(score[i])
+        if int(steps[i]) in places
     )
     lengths = _lengths(log)[made]
     return {
         "curve": curve,
+        "measure": "" if held_out is None else held_out.name,
         "steps": int(steps[-1]) if len(steps) else 0,
         "tokens": math.nan if np.isnan(spent).all() else float(tokens[-1]),
         "seconds": math.nan if np.isnan(log.metric("step_seconds")).all() else float(seconds[-1]),

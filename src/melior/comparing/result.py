@@ -143,7 +143,7 @@ def held_equal(outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], li
     """(what all runs had equal, what they had not), one sentence each, from their settings and figures."""
     runs = [run for group in outcomes.values() for run in group if run.settings]
     if not runs:
-        return [], []
+        return [], _measured_apart(outcomes)
     known = [set(run.settings) for run in runs]
     shared = sorted(set.intersection(*known) - APART)
     equal = [name for name in shared if all(run.settings[name] == runs[0].settings[name] for run in runs)]
@@ -155,7 +155,7 @@ def held_equal(outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], li
     unread = sorted({name for names in known for name in names} - APART - set(shared))
     if unread:
         differs.append(f"not known of every run: {', '.join(unread[:8])}{' …' if len(unread) > 8 else ''}")
-    return held, differs + _spent_apart(outcomes)
+    return held, [*_measured_apart(outcomes), *differs, *_spent_apart(outcomes)]
 
 
 def as_dicts(rows: Sequence[Row | Pair]) -> list[dict[str, object]]:
@@ -193,6 +193,18 @@ def _different(name: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
         seen = list(dict.fromkeys(str(run.settings[name]) for run in runs if name in run.settings))
         values[label] = " and ".join(seen)
     return f"{name}: {', '.join(f'{label} {value}' for label, value in values.items() if value)}"
+
+
+def _measured_apart(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Scores of different figures, as logs of different trainers have."""
+    measures = {
+        label: " and ".join(dict.fromkeys(run.measure for run in runs if run.measure))
+        for label, runs in outcomes.items()
+    }
+    if len(set(filter(None, measures.values()))) < 2:
+        return []
+    told = ", ".join(f"{label} {measure}" for label, measure in measures.items() if measure)
+    return [f"the held-out figure, so scores may not be of one kind: {told}"]
 
 
 def _spent_apart(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:

@@ -331,7 +331,7 @@ def _elsewhere(label: str, run: Path) -> Outcome:
     """A run that was made elsewhere counts as finished, unless its own summary says that it was interrupted."""
     found = outcome_of(label, run)
     if not found.curve:
-        raise UserError(f"{run} holds no held-out score (eval/score), so there is nothing to compare")
+        raise UserError(f"{run} holds no held-out score, so there is nothing to compare")
     summary = RunFolder(run).read_summary() if run.is_dir() else None
     return replace(found, status="interrupted") if summary and summary.get("interrupted") else found
 

@@ -121,11 +121,11 @@ def cautions(seeds: int, comparisons: int = 1) -> list[str]:
 # ---- inside
 
 
-def _difference(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+def _difference(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
     return np.mean(a - b, axis=axis)
 
 
-def _mean(a: np.ndarray, axis: int = -1) -> np.ndarray:
+def _mean(a: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
     return np.mean(a, axis=axis)
 
 

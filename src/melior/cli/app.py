@@ -12,6 +12,7 @@ import typer
 COMMANDS = {
     "melior.cli.train": ("train", "check"),
     "melior.cli.compare": ("compare",),
+    "melior.cli.experiment": ("experiment",),
     "melior.cli.evaluate": ("eval",),
     "melior.cli.report": ("report",),
     "melior.cli.rollouts": ("rollouts",),

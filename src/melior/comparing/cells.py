@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -17,9 +18,11 @@ from typing import Any, Literal
 
 from melior.comparing.plan import Cell
 from melior.errors import MeliorError, RunError, UserError
+from melior.loops import loop_of
 from melior.records.config import read_config
 from melior.records.differences import differences
 from melior.records.serialize import fingerprint, settings_tree
+from melior.settings import LanguageSettings
 from melior.storage.folder import CONFIG, RunFolder
 
 State = Literal["absent", "interrupted", "finished"]
@@ -60,7 +63,6 @@ def run_cells(
     jobs: int,
     logs: Path,
     ended: Callable[[Ended], None],
-    fresh: bool = False,
 ) -> list[Ended]:
     """Runs what is not finished, `jobs` at a time, each in a process of its own with one thread.
 
@@ -83,6 +85,7 @@ def run_cells(
         else:
             waiting.append(cell)
     _refuse_used_gpu(waiting)
+    _import_ahead(waiting)
     active: list[_Active] = []
     with _asked_to_stop() as stop:
         while waiting or active:
@@ -236,6 +239,22 @@ _UNSAID = ("data", "eval_data", "reward")  # an empty one means that there is no
 
 def _stands_for_object(value: Any) -> bool:
     return any(isinstance(v, str) and v.startswith("<") for v in (value if isinstance(value, tuple) else (value,)))
+
+
+def _import_ahead(cells: Sequence[Cell]) -> None:
+    """Imports once, before anything is forked, what every run would import for itself: seconds a run."""
+    if not cells:
+        return
+    import torch
+
+    loop_of(cells[0].record)
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process brings in torch's compiler
+    wanted = ["pyarrow.parquet"]
+    if isinstance(cells[0].settings, LanguageSettings) and cells[0].settings.model != "table":
+        wanted += ["transformers", "melior.policies.loading"]
+    for name in wanted:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
 
 
 def _refuse_used_gpu(cells: Sequence[Cell]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 from melior.errors import UserError, near
 from melior.method import Entry, Method
 from melior.records.catalogue import entries, find
+from melior.records.config import read_config
 from melior.records.overrides import apply
+from melior.records.serialize import fingerprint, settings_tree
 from melior.storage.folder import CONFIG
 
 
@@ -49,9 +51,21 @@ def contenders_of(
         UserError: an unknown method or field, a path that one of the records lacks, or something given twice.
     """
     found: list[Contender] = []
+    elsewhere: dict[str, Contender] = {}
     for spec in methods:
         runs = _runs(spec)
-        found += _finished(spec, runs) if runs else _on_grid(_label(find(spec)), find(spec), grid, str(spec))
+        if not runs:
+            found += _on_grid(_label(find(spec)), find(spec), grid, str(spec))
+            continue
+        kind = _kind(runs[0]) if len(runs) == 1 else str(spec)
+        if kind in elsewhere:  # another seed of what was named before
+            known = elsewhere[kind]
+            joined = replace(known, runs=known.runs + runs, source=f"{known.source} {spec}")
+            found[found.index(known)] = joined
+        else:
+            joined = Contender(Path(spec).name or str(spec), runs=runs, source=str(spec))
+            found.append(joined)
+        elsewhere[kind] = joined
     for label, record in _crossed(cross, of):
         found += _on_grid(label, record, grid, label)
     names = [contender.label for contender in found]
@@ -128,5 +142,10 @@ def _runs(spec: Any) -> tuple[Path, ...]:
     return (path,)
 
 
-def _finished(spec: Any, runs: tuple[Path, ...]) -> list[Contender]:
-    return [Contender(Path(spec).name or str(spec), runs=runs, source=str(spec))]
+def _kind(run: Path) -> str:
+    """Equal for runs that differ by nothing but their seed, when they are Melior's own; else the path."""
+    if not (run / CONFIG).is_file():
+        return str(run)
+    own = read_config(run)
+    settings = {} if own.settings is None else {**settings_tree(own.settings), "seed": 0}
+    return f"{fingerprint(own.record)} {settings}"

@@ -18,7 +18,7 @@ from melior.importing import load_object
 from melior.loops.summary import time_text
 from melior.storage.writing import write_atomic
 
-__all__ = ["Better", "Experiment", "Expectation", "Reaches", "Within", "find_experiments", "run_experiment"]
+__all__ = ["Better", "Expectation", "Experiment", "Reaches", "Within", "find_experiments", "run_experiment"]
 
 FOLDER, RUNS, RESULTS = Path("benchmarks/experiments"), Path("runs/experiments"), Path("docs/results.md")
 BEGIN, END = "<!-- experiments -->", "<!-- end of experiments -->"

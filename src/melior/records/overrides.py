@@ -115,11 +115,17 @@ def _value(text: str, slot: Slot) -> Any:
     where = slot.path.removeprefix(f"{_HEAD}.")
     node = load_yaml(text, f"the value of {slot.path}")
     options = members(slot.kind)
+    if node == "none" and type(None) in options and str not in options and "none" not in _literals(options):
+        return None  # nobody but YAML calls it null
     if str in options and not isinstance(node, str) and not (node is None and type(None) in options):
         return text  # a text field takes `no`, `007` or nothing at all as they stand
     if isinstance(slot.value, Weighted) and not (isinstance(node, Mapping) and "term" in node):
         return replace(slot.value, term=from_tree(node, Term, where))
     return from_tree(node, slot.kind, where)
+
+
+def _literals(options: Iterable[Any]) -> set[Any]:
+    return {value for option in options for value in get_args(option)}
 
 
 def _near_path(path: str, known: list[Slot]) -> str:

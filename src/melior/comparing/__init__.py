@@ -98,13 +98,16 @@ def compare_settings(
 ) -> Comparison:
     """The request that these arguments of `compare` stand for; whatever is no field of it is a setting of the runs."""
     own = {f.name for f in fields(Comparison)}
+    rest: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in request.items() if key in own
+    }
     return Comparison(
         methods=tuple(methods or ()),
         settings={key: value for key, value in request.items() if key not in own},
         seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
         grid=_as_text(grid or {}),
         tune=_as_text(tune or {}),
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in request.items() if key in own},
+        **rest,
     )
 
 

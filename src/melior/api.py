@@ -134,6 +134,8 @@ def evaluate(model: Any, *, overrides: Sequence[str] = (), **settings: Any) -> M
         **settings: task, data, reward, eval_k, eval_prompts, temperature, ... as for `train`. Rows that are given are
             measured on, all of them: `eval_data`, or `data` without it.
     """
+    if settings.get("eval_prompts") == 0:
+        raise UserError("eval_prompts is 0, but an evaluation needs at least one prompt")
     settings["steps"] = 0  # what training refuses, evaluation may do: truncate the sampler
     rows = settings.pop("eval_data", None)
     rows = settings.pop("data", None) if rows is None else rows

@@ -53,7 +53,9 @@ def known_names() -> set[str]:
     """What may be named: methods, paths that --set takes, parts, figures, commands."""
     methods = melior.entries()
     fields = {path for row in methods.values() if isinstance(row.record, Method) for path in paths(row.record)}
-    fields |= {path for settings in (LanguageSettings(), ControlSettings()) for path in paths(melior.get("grpo"), settings)}
+    fields |= {
+        path for settings in (LanguageSettings(), ControlSettings()) for path in paths(melior.get("grpo"), settings)
+    }
     whole = {path.partition(".")[0] for path in fields}
     return {*methods, *fields, *whole, *parts()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from made_runs import healthy
 from melior.inspect import doctor
 from melior.inspect.doctor.finding import sureness
-from melior.inspect.logs import Rollouts, RunLog
+from melior.inspect.logs import Rollouts, Row, RunLog
 
 
 def ill() -> doctor.Diagnosis:
@@ -68,7 +69,7 @@ def test_a_check_without_its_figures_is_listed():
     made.rows = None
     diagnosis = doctor.examine(made.log())
     assert diagnosis.unseen["entropy-collapse"] == "entropy"
-    assert diagnosis.unseen["repetition-loops"] == "completions"
+    assert diagnosis.unseen["repetition-loops"] == "completions.text"
     assert "not looked at: " in diagnosis.text()
 
 
@@ -89,6 +90,31 @@ def test_figures_with_gaps_are_read_where_they_are():
             values[np.arange(200) % 5 > 0] = np.nan
             made.metrics[name] = values
     assert doctor.examine(made.log()).verdict == "healthy"
+
+
+def test_logs_that_know_less_are_examined_by_what_they_know():
+    """As verl's: one share of clipped tokens, completions without tokens and advantages."""
+    made = healthy()
+    share = made.metrics.pop("clip_low") + made.metrics.pop("clip_high") + 0.6
+    made.metrics |= {"clip_share": share}
+    made.rows = lambda step, rows: [replace(row, length=None, advantage=None, version=None) for row in rows]
+    log = made.log()
+    diagnosis = doctor.examine(replace(log, metrics={n: v for n, v in log.metrics.items() if n != "length_mean"}))
+    assert diagnosis.names == ("clipping-everywhere", "loss-near-zero")
+    assert diagnosis.unseen["dominated-advantage"] == "completions.advantage"
+    assert diagnosis.unseen["stale-rollouts"] == "completions.version or version_lag"
+
+
+def test_a_reward_for_length_is_seen_in_characters():
+    made = healthy()
+
+    def paid(step: int, rows: list[Row]) -> list[Row]:
+        cut = [replace(row, text=(row.text or "")[: 60 + 3 * place], length=None) for place, row in enumerate(rows)]
+        return [replace(row, reward=len(row.text or "") / 100) for row in cut]
+
+    made.rows = paid
+    (finding,) = [each for each in doctor.examine(made.log()).findings if each.ill]
+    assert finding.name == "reward-tracks-length" and finding.evidence[0].numbers["rho"] > 0.9
 
 
 def test_sureness():

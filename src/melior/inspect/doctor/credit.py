@@ -34,7 +34,7 @@ class DominatedAdvantage(Check):
     read: int = 24
 
     name = "dominated-advantage"
-    needs = ("completions",)
+    needs = ("completions.advantage",)
 
     def __call__(self, log: RunLog) -> Finding | None:
         effective: dict[int, tuple[float, int]] = {}

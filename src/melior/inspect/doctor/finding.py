@@ -84,7 +84,8 @@ class Check:
 
     Attributes:
         name: of what it finds.
-        needs: what it looks at: figures by name, alternatives joined by "|", or "completions".
+        needs: what it looks at: figures by name, alternatives joined by "|"; "completions", or one thing that is known
+            of them, such as "completions.advantage".
         explained_by: findings of which this one is but a consequence; where one of them is there, this one is not told
             as an illness of its own.
     """
@@ -104,6 +105,9 @@ class Check:
 def _has(log: RunLog, name: str) -> bool:
     if name == "completions":
         return bool(log.rollouts.steps)
+    if name.startswith("completions."):
+        last = log.rollouts.rows(log.rollouts.steps[-1]) if log.rollouts.steps else ()
+        return any(getattr(row, name.partition(".")[2]) is not None for row in last)
     return any(math.isfinite(value) for value in log.metric(name))
 
 

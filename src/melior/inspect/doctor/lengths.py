@@ -157,7 +157,7 @@ class RepetitionLoops(Check):
     rows: int = 48
 
     name = "repetition-loops"
-    needs = ("completions",)
+    needs = ("completions.text",)
     explained_by = ("step-too-large",)
 
     def __call__(self, log: RunLog) -> Finding | None:

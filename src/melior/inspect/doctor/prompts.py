@@ -30,7 +30,7 @@ class DuplicatePrompts(Check):
     read: int = 24
 
     name = "duplicate-prompts"
-    needs = ("completions",)
+    needs = ("completions.group",)
 
     def __call__(self, log: RunLog) -> Finding | None:
         found = {step: _repeats(log.rollouts.rows(step)) for step in log.rollouts.spread(self.read)}

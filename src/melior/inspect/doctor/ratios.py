@@ -62,8 +62,8 @@ class HeavyRatios(Check):
 class ClippingEverywhere(Check):
     """Clipping binds on nearly all tokens: hardly any has a gradient left.
 
-    `clip_low` + `clip_high`, the share of tokens whose gradient a bound stops, has a median of at least `share` over
-    the last `steps` steps.
+    `clip_low` + `clip_high` (where they are not told apart `clip_share`), the share of tokens whose gradient a bound
+    stops, has a median of at least `share` over the last `steps` steps.
 
     Attributes:
         share: of the tokens, at least.
@@ -74,7 +74,7 @@ class ClippingEverywhere(Check):
     steps: int = 10
 
     name = "clipping-everywhere"
-    needs = ("clip_low|clip_high",)
+    needs = ("clip_share|clip_low|clip_high",)
     explained_by = ("step-too-large", "sampler-mismatch", "stale-rollouts")
 
     def __call__(self, log: RunLog) -> Finding | None:
@@ -122,7 +122,7 @@ class ClippingNever(Check):
     steps: int = 30
 
     name = "clipping-never"
-    needs = ("clip_low|clip_high", "updates")
+    needs = ("clip_share|clip_low|clip_high", "updates")
     explained_by = ("step-too-small", "no-signal", "dead-reward", "entropy-collapse", "early-saturation")
 
     def __call__(self, log: RunLog) -> Finding | None:
@@ -226,7 +226,7 @@ class StaleRollouts(Check):
     steps: int = 5
 
     name = "stale-rollouts"
-    needs = ("completions|version_lag",)
+    needs = ("completions.version|version_lag",)
 
     def __call__(self, log: RunLog) -> Finding | None:
         return self._frozen(log) or self._lagging(log)
@@ -278,6 +278,9 @@ class StaleRollouts(Check):
 
 def _clipped(log: RunLog) -> Series:
     """Share of tokens that a bound stops, of whichever bounds are logged."""
+    whole = series(log, "clip_share")
+    if len(whole):
+        return whole
     parts: Sequence[np.ndarray] = [log.metric(name) for name in ("clip_low", "clip_high") if name in log.metrics]
     if not parts:
         return Series("clipped", np.zeros(0, int), np.zeros(0))

@@ -153,11 +153,12 @@ class FormatFailure(Check):
 class RewardTracksLength(Check):
     """The reward follows the length: what is learnt is to write more.
 
-    In at most `steps` evenly spaced steps with kept completions, lengths and rewards are ranked within each group and
-    correlated over the step (Spearman's rho; groups without differences are left out, at least `rows` rows are needed).
-    Found when over at least 5 such steps the median rho is at least `alone` and rewards take 4 or more values in a
-    step; or it is at least `rho` and `length_mean` has grown by `growth` from the first to the last third of the run,
-    also by rank (3.5 standard deviations). That long completions earn less is no finding: those that are cut off do.
+    In at most `steps` evenly spaced steps with kept completions, lengths (in characters, where tokens were not counted)
+    and rewards are ranked within each group and correlated over the step (Spearman's rho; groups without differences
+    are left out, at least `rows` rows are needed). Found when over at least 5 such steps the median rho is at least
+    `alone` and rewards take 4 or more values in a step; or it is at least `rho` and `length_mean` has grown by `growth`
+    from the first to the last third of the run, also by rank (3.5 standard deviations). That long completions earn less
+    is no finding: those that are cut off do.
 
     Attributes:
         rho: median correlation that counts where lengths grow, at least.
@@ -174,7 +175,7 @@ class RewardTracksLength(Check):
     steps: int = 24
 
     name = "reward-tracks-length"
-    needs = ("completions",)
+    needs = ("completions.reward",)
 
     def __call__(self, log: RunLog) -> Finding | None:
         found = {step: self._correlation(log, step) for step in log.rollouts.spread(self.steps)}
@@ -189,7 +190,10 @@ class RewardTracksLength(Check):
         if not (rho >= self.alone and graded) and not (rho >= self.rho and grows):
             return None
         span = min(known), max(known)
-        numbers = {"rho": rho, "length_before": moved.before, "length_after": moved.after}
+        numbers, went = {"rho": rho}, ""
+        if len(lengths):
+            numbers |= {"length_before": moved.before, "length_after": moved.after}
+            went = f"; mean length {moved.before:.4g} in the first third, {moved.after:.4g} in the last"
         return Finding(
             name=self.name,
             severity="warning",
@@ -198,13 +202,12 @@ class RewardTracksLength(Check):
             "more, and the policy learns to write more rather than better.",
             evidence=(
                 Evidence(
-                    f"rank correlation of reward and length within groups {rho:.2f} (median of {len(known)} steps); "
-                    f"mean length {moved.before:.4g} in the first third, {moved.after:.4g} in the last",
+                    f"rank correlation of reward and length in groups {rho:.2f} (median of {len(known)} steps){went}",
                     span,
                     numbers,
                 ),
             ),
-            plot=Plot(("length_mean", "reward"), lengths.span),
+            plot=Plot(("length_mean", "reward"), span),
             try_=(
                 "read the best completions: `melior rollouts RUN --best 5`; is it the content that is paid?",
                 "let the reward not depend on length, or punish what exceeds a budget, as `dapo` does "
@@ -217,8 +220,9 @@ class RewardTracksLength(Check):
         """Spearman's rho within groups, and how many different rewards there are in them."""
         groups: dict[int | None, list[tuple[float, float]]] = {}
         for row in log.rollouts.rows(step):
-            if row.reward is not None and row.length is not None:
-                groups.setdefault(row.group, []).append((float(row.length), row.reward))
+            length = row.length if row.length is not None or row.text is None else len(row.text)
+            if row.reward is not None and length is not None:
+                groups.setdefault(row.group, []).append((float(length), row.reward))
         lengths, rewards = [], []
         values: set[float] = set()
         for pairs in groups.values():

@@ -70,7 +70,7 @@ def test_what_no_setting_reads_is_named(given, sentence):
 
 def test_a_record_that_is_not_trained_is_refused():
     with pytest.raises(UserError, match="which is not trained"):
-        resolved("value-iteration")
+        resolved("prefix-grouper")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -147,8 +148,26 @@ class Solution:
 class Solver(Part):
     """problem -> Solution."""
 
+    world: ClassVar[str] = "solver"
+
+    @property
+    def name(self) -> str:
+        """What it is called: ValueIteration -> value-iteration."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(self).__name__).lower()
+
     def __call__(self, problem: Any) -> Solution:
         raise NotImplementedError("a Solver is a part of its own: write __call__(problem) -> Solution")
+
+
+@dataclass(frozen=True)
+class SolverSettings(RunSettings):
+    """Settings of a solver's run, of which a step is a sweep.
+
+    Attributes:
+        problem: a named problem, such as "chain".
+    """
+
+    problem: str = "chain"
 
 
 # ---- layouts of a micro-batch

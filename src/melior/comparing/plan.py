@@ -10,6 +10,7 @@ from typing import Any
 
 from melior.comparing.contenders import Contender, contenders_of
 from melior.errors import UserError
+from melior.frames import SolverSettings
 from melior.method import Method
 from melior.request import Request, resolve_request
 from melior.settings import LanguageSettings, RunSettings
@@ -219,6 +220,7 @@ def _resolved(comparison: Comparison, contender: Contender, seed: int, choice: S
     if "eval_every" not in comparison.settings:
         every = 5 if comparison.budget else max(1, -(-settings.steps // EVALUATIONS))
         measured = not isinstance(settings, LanguageSettings) or settings.eval_prompts > 0
+        every = 1 if isinstance(settings, SolverSettings) else every  # where it costs nothing
         settings = replace(settings, eval_every=every if measured else 0)
     if "save_every" not in comparison.settings:
         settings = replace(settings, save_every=settings.eval_every)

@@ -12,6 +12,7 @@ LOOPS = {
     "language": "melior.loops.language",
     "environments": "melior.loops.control",
     "actor-critic": "melior.loops.actor_critic",
+    "solver": "melior.loops.solver",
 }
 
 
@@ -20,5 +21,5 @@ def loop_of(record: Any) -> ModuleType:
     world = getattr(record, "world", None)
     if world not in LOOPS:
         name = getattr(record, "name", type(record).__name__)
-        raise UserError(f"'{name}' is a record which is not trained but called, as melior.get('value-iteration')(mdp)")
+        raise UserError(f"'{name}' is a record which is not trained but called, as melior.get(NAME)(...)")
     return importlib.import_module(LOOPS[world])

@@ -100,6 +100,9 @@ def run_comparison(
     if not any(row["runs"] for row in data["table"]):
         errors = [cell["error"] for cell in data["cells"] if cell["error"]]
         raise RunError(f"no run of the comparison finished: {errors[0] if errors else 'nothing was run'}")
+    from melior.comparing.page import page_of_comparison  # which reads comparisons by this module
+
+    page_of_comparison(out, lambda text: print(f"melior: {text}", file=sys.stderr))
     return Compared(out, data)
 
 

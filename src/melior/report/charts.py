@@ -98,12 +98,14 @@ class Series:
         return len(self.steps) > 2 and all(step in self.spread for step in self.steps)
 
 
-def line_chart(title: str, how: str, unit: str, series: Sequence[Series], frame: Frame = SMALL) -> Chart:
-    """Curves over steps."""
+def line_chart(
+    title: str, how: str, unit: str, series: Sequence[Series], frame: Frame = SMALL, also: Sequence[float] = ()
+) -> Chart:
+    """Curves over steps; `also` are further values that the vertical axis holds, such as those of charts beside it."""
     steps = sorted({step for each in series for step in each.steps})
     bounds = [bound for each in series for pair in each.spread.values() for bound in pair]
     values = [value for each in series for value in each.values]
-    low, high, y_ticks = _axis(values + bounds, (frame.bottom - frame.top) // 38)
+    low, high, y_ticks = _axis([*values, *bounds, *also], (frame.bottom - frame.top) // 38)
     first, last = steps[0], steps[-1] if steps[-1] > steps[0] else steps[0] + 1
     whiskers = any(each.spread and not each.banded for each in series)
     apart, inset = (APART, INSET) if whiskers else (0.0, 0.0)

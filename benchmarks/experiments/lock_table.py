@@ -22,5 +22,5 @@ EXPERIMENT = Experiment(
         "model": "table", "task": "lock:P=16,L=3,V=4", "prompts": 16, "n": 8, "lr": 0.1, "steps": 40, "eval_every": 8,
         "eval_k": (1, 16),
     },
-    minutes=4,
+    minutes=1.5,
 )  # fmt: skip

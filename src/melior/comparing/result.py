@@ -155,6 +155,8 @@ def held_equal(outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], li
     unread = sorted({name for names in known for name in names} - APART - set(shared))
     if unread:
         differs.append(f"not known of every run: {', '.join(unread[:8])}{' …' if len(unread) > 8 else ''}")
+    if _seeds_change_nothing(outcomes):
+        held.append("the runs of every method themselves: seeds change nothing here, so intervals and p say nothing")
     return held, [*_measured_apart(outcomes), *differs, *_spent_apart(outcomes)]
 
 
@@ -185,6 +187,15 @@ def _areas(runs: Sequence[Outcome], axis: str, end: float) -> dict[int, float]:
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
+
+
+def _seeds_change_nothing(outcomes: Mapping[str, Sequence[Outcome]]) -> bool:
+    """Whether every contender's runs are several, go somewhere, and have one and the same curve."""
+    for runs in outcomes.values():
+        curves = [tuple(point.score for point in run.curve) for run in runs if run.status == "finished"]
+        if len(curves) < 2 or len(set(curves)) > 1 or len(set(curves[0])) < 2:
+            return False
+    return True
 
 
 def _different(name: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 from melior.loops.summary import count_text, number_text, time_text
 
+LONG = 16  # letters of a name up to which it stands in headings
+
 
 def table_text(data: dict[str, Any], width: int = 0) -> str:
     """The text of what `comparison.json` holds, as read from it.
@@ -41,6 +43,7 @@ def table_text(data: dict[str, Any], width: int = 0) -> str:
 def _columns(rows: Sequence[dict[str, Any]], first: str, data: dict[str, Any]) -> list[list[str]]:
     """Heading and cells of every column."""
     sampled = data["sampled"]
+    first = first if len(first) <= LONG else "first"
     named = {
         "runs": [f"{row['runs']}/{row['planned']}" for row in rows],
         "final [95 %]": [_interval(row["final"]) for row in rows],

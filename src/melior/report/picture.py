@@ -18,7 +18,8 @@ from melior.report.rendering import template
 from melior.storage.writing import write_atomic
 
 WIDTH, MARGIN = 760, 20
-LEFT, HEIGHT, ABOVE, BELOW = 56, 280, 64, 48  # of the axes, and what stands above and below them
+LEFT, HEIGHT, ABOVE, BELOW = 68, 280, 64, 48  # of the axes, and what stands above and below them
+LONGEST_TITLE = 66  # characters
 LINE, LETTER = 22, 6.7  # height of a line of the legend, width of a letter in it
 # Settings that change no curve, or that the axes show.
 _ASIDE = (
@@ -84,7 +85,9 @@ def _series(run: RunData, label: str) -> Series:
 
 def _labels(runs: Sequence[RunData]) -> list[str]:
     """What tells each run from the others: its method and settings where they differ, else its folder."""
-    differing = [name for name in dict.fromkeys(n for run in runs for n in run.plain) if name not in _ASIDE]
+    # A setting that a run's release did not have yet had no other value there.
+    known = [name for name in runs[0].plain if all(name in run.plain for run in runs)]
+    differing = [name for name in known if name not in _ASIDE]
     differing = [name for name in differing if len({_text(run.plain.get(name)) for run in runs}) > 1]
     if len(runs) == 1:
         return [f"seed {runs[0].plain.get('seed', '-')}"]
@@ -111,7 +114,8 @@ def _text(value: Any) -> str:
 def _title(runs: Sequence[RunData]) -> str:
     methods, tasks = ({getattr(run, name) for run in runs} for name in ("method", "task"))
     method = methods.pop() if len(methods) == 1 else "Held-out score"
-    return printable(f"{method} on {tasks.pop()}" if len(tasks) == 1 else method)
+    title = printable(f"{method} on {tasks.pop()}" if len(tasks) == 1 else method)
+    return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 2] + " …"
 
 
 def _under(runs: Sequence[RunData], chart: Chart) -> str:

@@ -95,7 +95,7 @@ class Check:
     explained_by: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, log: RunLog) -> Finding | None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is abstract: a subclass looks at the log")
 
     def missing(self, log: RunLog) -> tuple[str, ...]:
         """What of `needs` the run does not have."""

@@ -81,7 +81,7 @@ def _content(data: Mapping[str, Any], out: Path) -> dict[str, Any]:
     labels = [row["label"] for row in rows]
     finals = {label: [_number(cell["final"]) for cell in cells] for label, cells in finished(data).items()}
     scores = "The mean of the runs; shaded its 95 % interval. What the runs do not learn from, so this is the result."
-    told, scales = _told(rows)
+    told, scales, nil = _told(rows)
     return {
         "data": data,
         "palette": PALETTE,
@@ -97,6 +97,7 @@ def _content(data: Mapping[str, Any], out: Path) -> dict[str, Any]:
         "verdict": _verdict(rows, len(data["request"]["seeds"])),
         "told": told,
         "scales": scales,
+        "nil": nil,
         "curves": charts("Held-out score", scores, "score", axis, score_curves(data)),
         "rewards": charts(
             "Reward", "Mean of what was sampled in training.", "reward", "step", reward_curves(data, out)
@@ -145,23 +146,24 @@ def _verdict(rows: Sequence[Mapping[str, Any]], seeds: int) -> tuple[str, str, s
     return ("Settled for some", text, "good") if holm else ("Indicated", text, "open")
 
 
-def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Told], tuple[str, str]]:
+def _told(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Told], tuple[str, str], float]:
     """The rows with their intervals drawn on one scale for scores and one for differences, and what these span."""
     finals, final_span = _drawn([row["final"] for row in rows])
-    gaps, gap_span = _drawn([row["difference"] for row in rows])
+    gaps, gap_span = _drawn([row["difference"] for row in rows], also=[0.0])
+    nil, _ = _drawn([[0.0] * 3, *(row["difference"] for row in rows)], also=[0.0])
     told = [
         Told(row, _interval(row["final"]), _interval(row["area"]), _interval(row["difference"], signed=True), mark, gap)
         for row, mark, gap in zip(rows, finals, gaps, strict=True)
     ]
-    return told, (final_span, gap_span)
+    return told, (final_span, gap_span), nil[0].value
 
 
-def _drawn(figures: Sequence[Sequence[float | None] | None]) -> tuple[list[Any], str]:
-    """Where each interval lies on the scale of all, None where one is not known, and the scale's ends in words."""
+def _drawn(figures: Sequence[Sequence[float | None] | None], also: Sequence[float] = ()) -> tuple[list[Any], str]:
+    """Where each interval lies on the scale of all and of `also`, None if not known; and the scale's ends in words."""
     known = [[float(edge) for edge in f if edge is not None] for f in figures if f and None not in f]
     if not known:
         return [None] * len(figures), ""
-    edges = [edge for figure in known for edge in figure]
+    edges = [*also, *(edge for figure in known for edge in figure)]
     low, high = min(edges), max(edges)
     if low == high:
         low, high = low - 0.5, high + 0.5

@@ -80,7 +80,9 @@ def compare(given: dict[str, Any]) -> None:
     """Which method is better, by how much: equal model, prompts, order, noise and budget, over seeds.
 
     The first-named is the one the others are measured against. Options of training hold for every run.
-    Example: melior compare grpo dapo --task countdown --grid aggregate=SequenceMean,TokenMean
+
+    Example: melior compare grpo --task countdown --grid aggregate=SequenceMean,TokenMean
+
     Exit code: 0 done, 3 when a run crashed (the others are still compared), 130 interrupted.
     """
     use_real()
@@ -158,6 +160,8 @@ def _axis(item: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _command(out: Path) -> str:
-    """The command that was typed; in the folder it also says which folder that is."""
-    words = sys.argv[1:] if sys.argv[1:2] == ["compare"] else ["compare", "--resume", str(out)]
-    return shlex.join(["melior", *words])
+    """The command that was typed, with the folder that was chosen."""
+    if sys.argv[1:2] != ["compare"]:
+        return shlex.join(["melior", "compare", "--resume", str(out)])
+    named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
+    return shlex.join(["melior", *sys.argv[1:], *([] if named else ["--out", str(out)])])

@@ -149,6 +149,10 @@ def test_runs_made_before_can_be_named_instead_of_methods(tmp_path):
     lock_run(tmp_path / "single", "tempo", steps=3)
     found = compare([str(tmp_path / "old"), "grpo", tmp_path / "single"], tmp_path / "c", seeds=2, eval_every=0)
     assert [(row["label"], row["runs"]) for row in found.table] == [("old", 2), ("grpo", 2), ("single", 1)]
+    apart = compare([tmp_path / "old" / "0", tmp_path / "old" / "1", tmp_path / "single"], tmp_path / "e")
+    assert [(row["label"], row["runs"]) for row in apart.table] == [("rloo", 2), ("single", 1)]
+    with pytest.raises(UserError, match="there twice"):
+        compare([tmp_path / "single", tmp_path / "single"], tmp_path / "f")
     with pytest.raises(UserError, match="holds no run that can be read"):
         (tmp_path / "empty").mkdir()
         compare([tmp_path / "empty", "grpo"], tmp_path / "d")

@@ -60,7 +60,10 @@ def contenders_of(
         kind = _kind(runs[0]) if len(runs) == 1 else str(spec)
         if kind in elsewhere:  # another seed of what was named before
             known = elsewhere[kind]
-            joined = replace(known, runs=known.runs + runs, source=f"{known.source} {spec}")
+            if runs[0] in known.runs:
+                raise UserError(f"'{spec}' is there twice; give each once")
+            name = str(getattr(read_config(runs[0]).record, "name", known.label))
+            joined = Contender(name, runs=known.runs + runs, source=f"{known.source} {spec}")
             found[found.index(known)] = joined
         else:
             joined = Contender(Path(spec).name or str(spec), runs=runs, source=str(spec))

@@ -312,7 +312,7 @@ class _Session:
         budget = (
             f"{comparison.budget[1]:g} {comparison.budget[0]}, the step that reaches it included"
             if comparison.budget
-            else "steps"
+            else f"{' or '.join(sorted({str(c.settings.steps) for row in self.cells.values() for c in row}))} steps"
         )
         of_text = "weights, order of prompts, sampling noise of every prompt, completion and position, held-out prompts"
         drawn = of_text if self._of_text() else "networks, environments' seeds, evaluation episodes"

@@ -101,7 +101,7 @@ def test_rewards_are_given_what_trl_gives_them(tmp_path):
     assert [call["steps"] for call in seen] == [(0, 2), (0, 2), (1, 2), (2, 2)]
     assert len(evaluated["prompts"]) == len(last["prompts"]) == 1
     assert first["prompts"][0] == first["prompts"][3] != first["prompts"][4]
-    assert set(first) == {"prompts", "completions", "ids", "steps", "answer", "pair"}
+    assert set(first) == {"prompts", "completions", "ids", "steps", "answer", "pair", "log_metric", "log_extra"}
     decode = result.trainee.run.learner().policy.decode
     for call in (first, second):
         assert call["completions"] == ["1" + decode(ids) for ids in call["ids"]]  # the prefilled text is judged too
@@ -325,7 +325,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_no_step_makes_a_tensor_of_rows_by_tokens_by_vocabulary(tmp_path):
-    vocabulary, tokens, many = 20_000, 24, 64
+    vocabulary, tokens, many = 60_000, 24, 64
     network = tiny_models.network(vocab_size=vocabulary, dtype=torch.float32)
     network.generation_config.eos_token_id = None
     words = tiny_models.tokenizer()
@@ -337,7 +337,7 @@ def test_no_step_makes_a_tensor_of_rows_by_tokens_by_vocabulary(tmp_path):
         )  # fmt: skip
     assert rows(tmp_path / "a")[0]["tokens"] > 0.9 * many * tokens
     assert largest.elements < many * tokens * vocabulary / 1.5
-    assert largest.elements <= 2**24 + vocabulary * many
+    assert largest.elements <= 2**25 + vocabulary * many
 
 
 # ---- what is shown beforehand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import math
+import time
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -37,6 +38,7 @@ def test_tensorboard_events_and_a_resumed_run_replaces_what_it_does_again(tmp_pa
     (first,), notes = trackers("tensorboard", tmp_path, RunSettings())
     for step in (1, 2, 3):
         first.log(step, {"step": step, "reward": float(step), "nan": math.nan})
+    time.sleep(1.1)  # event files are ordered by the second in their names
     (again,), _ = trackers("tensorboard", tmp_path, RunSettings())
     for step in (2, 3):
         again.log(step, {"reward": step * 10.0, "rows": 8})

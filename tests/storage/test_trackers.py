@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.machinery
 import math
-import time
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest

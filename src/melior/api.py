@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from melior.errors import MeliorError, UserError
+from melior.errors import MeliorError, UserError, near
 from melior.loops import loop_of
 from melior.loops.given import Given
 from melior.loops.progress import Progress
@@ -293,6 +293,12 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             raise UserError(
                 f"the callback {type(callback).__name__} has no {', '.join(lacking)}; derive it from melior.Callback "
                 f"(its hooks are {', '.join(hooks)})"
+            )
+        unheard = [name for name in dir(callback) if name.startswith("on_") and name not in hooks]
+        if unheard:
+            raise UserError(
+                f"nothing calls {unheard[0]} of the callback {type(callback).__name__}{near(unheard[0], hooks)} "
+                f"(the hooks are {', '.join(hooks)})"
             )
 
 

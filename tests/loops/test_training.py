@@ -136,6 +136,15 @@ def test_a_callback_of_another_library_is_refused_with_our_hooks_named():
         check_callbacks([TrainerCallback()])
 
 
+def test_a_hook_that_nothing_would_call_is_refused():
+    class Watch(melior.Callback):
+        def on_step_end(self, run, metrics):
+            return True
+
+    with pytest.raises(UserError, match=r"nothing calls on_step_end of the callback Watch; did you mean 'on_step'"):
+        check_callbacks([Watch()])
+
+
 def test_a_run_may_evaluate_nothing_and_learn_from_every_row(tmp_path):
     seen = []
     watch = Interrupt("never")

@@ -76,7 +76,7 @@ def test_every_example_runs(page):
     name, folder = page
     runs = {path.name for path in (folder / "runs").iterdir()}
     if name == "from-trl":
-        assert runs == {"sums", "sums-command", "adapter", "watched", "with-kl", "mine", "sapo"}
+        assert runs == {"sums", "sums-command", "adapter", "watched", "with-kl", "mine", "sapo", "overridden"}
         assert (folder / "runs" / "adapter" / "model" / "adapter_config.json").exists()
         three = rows(folder / "runs" / "sums")
         assert [row["lr"] for row in three] == sorted((row["lr"] for row in three), reverse=True)

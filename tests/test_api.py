@@ -230,8 +230,44 @@ def test_a_model_object_is_trained_in_place_and_saved(tmp_path):
     again = transformers.AutoModelForCausalLM.from_pretrained(result.model)
     ids = torch.tensor([tokenizer("abcde")["input_ids"]])
     assert torch.equal(again(ids).logits, network(ids).logits)
-    with pytest.raises(UserError, match="this run was given its model as a Python object; give it again"):
+    with pytest.raises(UserError, match=r"its model and data in Python, .*: model=\.\.\., data=\.\.\."):
         melior.train(resume=tmp_path / "a", quiet=True)
+
+
+def test_a_run_goes_on_with_the_rows_and_rewards_it_was_begun_with(tmp_path):
+    def right(completions, answer, **columns):
+        return [float(a in c) for a, c in zip(answer, completions, strict=True)]
+
+    def short(completions, **columns):
+        return [float(len(c) < 9) for c in completions]
+
+    data = sums(6)
+    given = {"reward": [right, short], "reward_weights": [1.0, 0.2]}
+    text_run(tmp_path / "a", data=data, steps=1, eval_prompts=1, **given)
+    go_on = lambda **other: melior.train(resume=tmp_path / "a", quiet=True, steps=2, **other)  # noqa: E731
+    with pytest.raises(UserError, match=r"begun with reward .*right>, .*short>; .*short>, .*right> would change it"):
+        go_on(data=data, reward=[short, right])
+    with pytest.raises(UserError, match=r"begun with data <6 rows, \w+>; going on with <5 rows, \w+> would change it"):
+        go_on(data=data[:5], reward=[right, short])
+    with pytest.raises(UserError, match=r"begun with data .* would change it"):
+        go_on(data=[*data[:5], {**data[5], "answer": "no"}], reward=[right, short])
+    with pytest.raises(
+        UserError, match=r"its data in Python, .*; go on with melior.train\(resume="
+    ):
+        go_on(data="rows.jsonl")
+    assert go_on(data=iter(data), reward=[right, short]).summary["steps"] == 2
+
+
+def test_an_adapted_model_can_be_trained_twice_in_one_process(tmp_path):
+    peft = pytest.importorskip("peft")
+    network = peft.get_peft_model(
+        tiny_models.network(dtype=torch.float32), peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    )
+    data = [{"prompt": prompt} for prompt in ("abc", "bcd", "cde", "def")]
+    given = {"model": (network, tiny_models.tokenizer()), "data": data, "reward": "length:9"}
+    first = text_run(tmp_path / "a", "grpo", steps=1, **given)  # grpo's reference is a frozen copy of the adapter
+    second = text_run(tmp_path / "b", "grpo", steps=1, **given)
+    assert first.summary["steps"] == second.summary["steps"] == 1
 
 
 # ---- methods from outside

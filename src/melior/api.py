@@ -9,17 +9,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from melior.data.readers import read_rows, rows_digest
 from melior.errors import MeliorError, UserError, near
 from melior.loops import loop_of
 from melior.loops.given import Given
 from melior.loops.progress import Progress
-from melior.loops.summary import summary_text
+from melior.loops.summary import going_on, summary_text
 from melior.loops.training import Callback, Trainee, Training
 from melior.records.config import config_text, read_config
 from melior.records.serialize import fingerprint
 from melior.report.after_run import report_of_run
 from melior.request import Request, resolve_request, resumed_request
-from melior.settings import LanguageSettings, as_sampler
+from melior.settings import LanguageSettings, as_sampler, given_as_objects
 from melior.storage.checkpoints import checkpoint_step, latest_checkpoint, load_checkpoint
 from melior.storage.folder import CONFIG, RunFolder, default_path, refuse_occupied
 from melior.storage.trackers import chosen_trackers, trackers
@@ -214,7 +215,7 @@ def _begin(
     with RunFolder.create(path, config_text(record, settings), fingerprint(record)) as folder:
         training = _training(trainee, settings, folder, progress, callbacks)
         progress.note(trainee.preview(short=True))
-        with _saying_what_is_saved(path):
+        with _saying_what_is_saved(path, given_as_objects(settings)):
             training.start()
             if not quiet and hasattr(trainee, "example"):
                 progress.note(trainee.example())
@@ -229,7 +230,7 @@ def _go_on(path: Path, asked: Mapping[str, Any], given: Given, callbacks: Sequen
         for note in request.notes:
             progress.note(note)
         training = _training(trainee, request.settings, folder, progress, callbacks)
-        with _saying_what_is_saved(path):
+        with _saying_what_is_saved(path, given_as_objects(request.settings)):
             training.resume()
             if asked.keys() & {"steps", "sampler"}:
                 folder.write_text(CONFIG, config_text(request.record, request.settings))
@@ -246,7 +247,7 @@ def _training(
 
 
 @contextmanager
-def _saying_what_is_saved(path: Path) -> Iterator[None]:
+def _saying_what_is_saved(path: Path, objects: Sequence[str]) -> Iterator[None]:
     """What a part or a callback of the user's raises keeps its traceback, and is told where the run is saved."""
     try:
         yield
@@ -256,7 +257,7 @@ def _saying_what_is_saved(path: Path) -> Iterator[None]:
         newest = latest_checkpoint(path)
         if newest is not None:
             step = checkpoint_step(newest)
-            error.add_note(f"The run is saved at step {step}; go on with: melior train --resume {path}")
+            error.add_note(f"The run is saved at step {step}; go on with: {going_on(path, objects)}")
         raise
 
 
@@ -265,7 +266,7 @@ def _run(training: Training, quiet: bool) -> Result:
     wanted = training.settings.report
     report = report_of_run(training.folder.path, training.progress.note) if wanted else None
     if not quiet:
-        print(summary_text(summary, training.folder.path))
+        print(summary_text(summary, training.folder.path, given_as_objects(training.settings)))
         if report is not None:
             print(f"read it: {report}")
     return Result(training.folder.path, summary, training.trainee)
@@ -316,6 +317,9 @@ def _objects(**arguments: Any) -> tuple[Given, dict[str, Any]]:
                 objects["reward"] = several
         elif isinstance(value, str | Path):
             values[key] = str(value)
+        elif key in ("data", "eval_data"):
+            objects[key] = rows = read_rows(value)
+            values[key] = f"<{len(rows)} rows, {rows_digest(rows)}>"
         else:
             objects[key] = value
             values[key] = _described(value)
@@ -328,7 +332,7 @@ def objects_and_settings(**arguments: Any) -> tuple[dict[str, Any], dict[str, An
     The settings hold a name for each object, as a configuration does.
     """
     given, values = _objects(**arguments)
-    return {key: arguments[key] for key in OBJECTS if getattr(given, key) is not None}, values
+    return {key: getattr(given, key) for key in OBJECTS if getattr(given, key) is not None}, values
 
 
 def _described(value: Any) -> str:

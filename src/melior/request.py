@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from melior.errors import UserError, near
 from melior.loops import loop_of
+from melior.loops.summary import going_on
 from melior.method import Entry, Method
 from melior.policies.saved_table import is_table
 from melior.records.catalogue import find, resolve
@@ -16,7 +17,14 @@ from melior.records.config import read_config
 from melior.records.foreign import foreign
 from melior.records.overrides import apply
 from melior.records.serialize import settings_from
-from melior.settings import ControlSettings, LanguageSettings, RunSettings, as_sampler
+from melior.settings import (
+    ControlSettings,
+    LanguageSettings,
+    RunSettings,
+    as_sampler,
+    given_as_objects,
+    stands_for_object,
+)
 
 _Settings = TypeVar("_Settings", bound=RunSettings)
 LORA_RATE = 10.0  # adapters are few and start at zero: they bear, and need, a much higher rate
@@ -122,13 +130,18 @@ def resumed_request(path: Path, given: Mapping[str, Any]) -> Request:
                 notes.append(f"this run sampled from {own} and goes on with {value}")
         elif key == "method" and value == getattr(saved.record, "name", None):
             pass  # the same method, said once more
-        elif not _stands_for_object(value) or not _stands_for_object(own):
+        elif stands_for_object(own) and not stands_for_object(value):
+            again = going_on(path, given_as_objects(settings))
+            raise UserError(f"this run was given its {key} in Python, where no file holds it; go on with {again}")
+        elif not stands_for_object(own):
             raise UserError(
                 f"a run goes on as it was begun, so {key} cannot be given with resume ({path}/config.yaml holds it); "
                 "steps and sampler can, or start a new run with config"
             )
         elif value != own:
-            notes.append(f"this run was begun with {key} {own} and goes on with {value}")
+            raise UserError(
+                f"this run was begun with {key} {_names(own)}; going on with {_names(value)} would change it"
+            )
     changed = as_sampler(given["sampler"]) if "sampler" in given else {}
     changed["steps"] = given.get("steps", settings.steps)
     return Request(saved.record, replace(settings, **changed), tuple(notes))
@@ -157,9 +170,8 @@ def _own_rate(given: Mapping[str, Any], values: dict[str, Any], plain: float) ->
     return []
 
 
-def _stands_for_object(value: Any) -> bool:
-    """Whether a setting is the name of an object in the configuration, in place of the object."""
-    return any(isinstance(v, str) and v.startswith("<") for v in (value if isinstance(value, tuple) else (value,)))
+def _names(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _pins(record: Method) -> dict[str, Any]:

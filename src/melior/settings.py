@@ -189,3 +189,15 @@ class ControlSettings(RunSettings):
     lr: float = 3e-4
     clip_grad: float = 0.5
     eps: float = 1e-5
+
+
+def stands_for_object(value: Any) -> bool:
+    """Whether a setting describes something that was given as a Python object, such as "<60 rows, 3f2a…>"."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(each, str) and each.startswith("<") for each in values)
+
+
+def given_as_objects(settings: Any) -> list[str]:
+    """The arguments of a run that were Python objects, which no file holds."""
+    names = ("model", "data", "eval_data", "reward", "env")
+    return [name for name in names if stands_for_object(getattr(settings, name, None))]

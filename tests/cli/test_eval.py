@@ -56,7 +56,10 @@ def test_the_sampler_may_be_truncated(capsys):
 
 def test_a_run_is_evaluated_as_it_was_trained_and_on_other_rows(trained, tmp_path, capsys):
     assert command(["eval", str(trained)]) == 2
-    assert "this run was given its data as a Python object; give it again" in capsys.readouterr().err
+    assert (
+        "this run was given its data and reward in Python, where no file holds them; give the same again"
+        in capsys.readouterr().err
+    )
     again = melior.evaluate(trained, data=sums(), reward=even, eval_fraction=0.1, eval_prompts=6)
     assert again == json.loads((trained / "summary.json").read_text())["after"] or again["prompts"] == 1
     other = write_rows(tmp_path / "rows.jsonl", sums(5))

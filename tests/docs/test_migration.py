@@ -122,7 +122,9 @@ def test_names_that_are_answered_are_on_the_page_and_lead_to_something(names, na
         last = theirs.removeprefix("actor_rollout_ref.").removeprefix("reward.")
         assert re.search(rf"[`.-]{re.escape(last)}\b", page), theirs
         head = re.split(r"[\s=,(]", here)[0]
-        assert head in settings or here.startswith(("--set ", "each of", "the method")), here
+        assert head in settings or here.startswith(
+            ("--set ", "each of", "the method", "the weight of a ReferenceKL")
+        ), here
         assert theirs not in settings
         assert foreign(theirs).endswith(f"(docs/{name}.md)")
 

@@ -107,6 +107,19 @@ def test_a_run_ends_with_before_and_after_its_size_and_the_way_on():
     ]
 
 
+def test_a_run_that_was_given_objects_is_opened_from_python():
+    lines = summary_text(SUMMARY, Path("runs/x"), ["data", "reward"]).splitlines()
+    assert lines[-1] == 'measure it: melior.evaluate("runs/x", data=..., reward=...)    use it: runs/x/model'
+    stopped = SUMMARY | {"after": None, "interrupted": True}
+    last = summary_text(stopped, Path("runs/x"), ["data"]).splitlines()[-1]
+    assert last == 'go on: melior.train(resume="runs/x", data=...)'
+    unmeasured = SUMMARY | {"before": {}, "after": None, "steps": 1}
+    assert summary_text(unmeasured, Path("runs/x")).splitlines() == [
+        "1 step, 812k tokens, 61 s; saved in runs/x",
+        "measure it: melior eval runs/x --data …    use it: runs/x/model",
+    ]
+
+
 def test_an_interrupted_run_says_how_to_go_on_and_an_evaluation_has_no_after():
     stopped = SUMMARY | {"after": None, "steps": 12, "interrupted": True}
     assert summary_text(stopped, Path("runs/x")).splitlines()[2:] == [

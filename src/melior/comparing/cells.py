@@ -22,7 +22,7 @@ from melior.loops import loop_of
 from melior.records.config import read_config
 from melior.records.differences import differences
 from melior.records.serialize import fingerprint, settings_tree
-from melior.settings import LanguageSettings
+from melior.settings import LanguageSettings, stands_for_object
 from melior.storage.folder import CONFIG, RunFolder
 
 State = Literal["absent", "interrupted", "finished"]
@@ -223,7 +223,7 @@ def _arguments(cell: Cell) -> dict[str, Any]:
         return {"resume": cell.folder}
     values = {f.name: getattr(cell.settings, f.name) for f in fields(cell.settings)}
     described = [
-        name for name in ("model", "data", "eval_data", "reward", "env") if _stands_for_object(values.get(name))
+        name for name in ("model", "data", "eval_data", "reward", "env") if stands_for_object(values.get(name))
     ]
     for name in described:
         del values[name]
@@ -235,10 +235,6 @@ def _arguments(cell: Cell) -> dict[str, Any]:
 
 
 _UNSAID = ("data", "eval_data", "reward")  # an empty one means that there is none
-
-
-def _stands_for_object(value: Any) -> bool:
-    return any(isinstance(v, str) and v.startswith("<") for v in (value if isinstance(value, tuple) else (value,)))
 
 
 def _import_ahead(cells: Sequence[Cell]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from melior.data.row import Row
 from melior.errors import UserError, near
 
 HUB_ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(/(?P<config>[\w.+-]+))?(:(?P<split>[^:/]+))?")
+DIGESTED = 1000  # rows at most that a digest reads
 FORMATS = (".jsonl", ".ndjson", ".json", ".parquet")
 
 
@@ -23,6 +25,14 @@ def read_rows(source: Any) -> list[Row]:
     if isinstance(source, str | Path):
         return _read_named(source)
     return _read_memory(source)
+
+
+def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A short name for the content of rows, the same in every process; of many rows, 1000 spread over them count."""
+    digest = hashlib.blake2b(str(len(rows)).encode(), digest_size=6)
+    for row in rows[:: -(-len(rows) // DIGESTED) or 1]:
+        digest.update(json.dumps(row, skipkeys=True, default=lambda value: type(value).__qualname__).encode())
+    return digest.hexdigest()
 
 
 def _read_named(source: str | Path) -> list[Row]:

@@ -32,7 +32,7 @@ from melior.prompts import Prompt
 from melior.rewards.functions import RewardFunction, resolve
 from melior.rewards.runner import RewardRunner
 from melior.run import Run
-from melior.settings import LanguageSettings
+from melior.settings import LanguageSettings, given_as_objects
 from melior.storage.folder import RunFolder
 from melior.storage.rollouts import RolloutWriter
 from melior.tasks import Task, bundled_model, get_task
@@ -183,11 +183,13 @@ class LanguageTrainee(RunTrainee):
 
 def refuse_idle_settings(settings: LanguageSettings, given: Given) -> None:
     """Refuses settings that contradict each other, that nothing would read, or that stand for missing objects."""
-    for name in ("model", "data", "eval_data", "reward"):
-        values = getattr(settings, name)
-        described = any(value.startswith("<") for value in ([values] if isinstance(values, str) else values))
-        if described and getattr(given, name) is None:
-            raise UserError(f"this run was given its {name} as a Python object; give it again: {name}=...")
+    missing = [name for name in given_as_objects(settings) if getattr(given, name) is None]
+    if missing:
+        raise UserError(
+            f"this run was given its {' and '.join(missing)} in Python, where no file holds "
+            f"{'it' if len(missing) == 1 else 'them'}; give the same again from Python: "
+            + ", ".join(f"{name}=..." for name in missing)
+        )
     if settings.steps > 0 and (settings.top_p < 1 or settings.top_k > 0):
         raise UserError(
             "top_p and top_k truncate the sampler only in evaluations: training would have to renormalize the policy "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def summary_text(summary: Mapping[str, Any], run_folder: Path) -> str:
+def summary_text(summary: Mapping[str, Any], run_folder: Path, objects: Sequence[str] = ()) -> str:
     """What a run ends with: before -> after with intervals, its size, where it is, how to go on.
 
-    Figures without an interval are left to `summary.json`.
+    Figures without an interval are left to `summary.json`. `objects` are the arguments that were Python objects, which
+    have to be given again whenever the run is opened.
     """
     before, after = summary.get("before") or {}, summary.get("after") or {}
     names = [name for name in before if is_interval(before[name]) and (not after or name in after)]
@@ -20,17 +21,31 @@ def summary_text(summary: Mapping[str, Any], run_folder: Path) -> str:
     for name in names:
         text = f"{name:<{width}}  {interval_text(before[name])}"
         lines.append(f"{text} -> {interval_text(after[name])}" if after and summary.get("steps") else text)
-    size = [f"{summary.get('steps', 0)} steps"]
+    size = ["1 step" if summary.get("steps") == 1 else f"{summary.get('steps', 0)} steps"]
     if summary.get("tokens"):
         size.append(f"{count_text(summary['tokens'])} tokens")
     size.append(time_text(summary.get("seconds") or 0.0))
     stopped = "interrupted after " if summary.get("interrupted") else ""
     lines.append(f"{stopped}{', '.join(size)}; saved in {run_folder}")
     if summary.get("interrupted"):
-        lines.append(f"go on: melior train --resume {run_folder}")
+        lines.append(f"go on: {going_on(run_folder, objects)}")
     else:
-        lines.append(f"measure it: melior eval {run_folder}    use it: {run_folder / 'model'}")
+        measured = f"melior eval {run_folder}" + ("" if before else " --data …")
+        if objects:
+            measured = f'melior.evaluate("{run_folder}", {_again(objects)})'
+        lines.append(f"measure it: {measured}    use it: {run_folder / 'model'}")
     return "\n".join(lines)
+
+
+def going_on(run_folder: Path, objects: Sequence[str]) -> str:
+    """How to resume a run: from Python, where it was given objects."""
+    if objects:
+        return f'melior.train(resume="{run_folder}", {_again(objects)})'
+    return f"melior train --resume {run_folder}"
+
+
+def _again(objects: Sequence[str]) -> str:
+    return ", ".join(f"{name}=..." for name in objects)
 
 
 def figures_text(figures: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import torch
 from melior.errors import RunError, UserError
 
 LIVE = "default"
+FROZEN = "melior_frozen"  # and a number: what a run adds, for as long as somebody holds it
 WEIGHTS = "adapter_model.safetensors"
 _numbers = itertools.count()
 
@@ -50,7 +51,7 @@ class Adapter:
     def frozen(self) -> Adapter:
         """A copy of the adapter as it is now."""
         with torch.random.fork_rng(devices=[]):  # the copy is initialized at random before it is filled
-            twin = f"frozen{next(_numbers)}"
+            twin = f"{FROZEN}{next(_numbers)}"
             self.peft.add_adapter(twin, copy.copy(self.peft.peft_config[self.name]))
         other = Adapter(self.peft, twin)
         values = dict(self.peft.named_parameters())
@@ -106,7 +107,7 @@ def load_lora(model: Any, folder: Path) -> Adapter:
 
 def adopt(adapted: Any) -> Adapter:
     """The one adapter of a peft model that the user hands in."""
-    names = list(adapted.peft_config)
+    names = [name for name in adapted.peft_config if not name.startswith(FROZEN)]
     if names != [LIVE] or adapted.peft_config[LIVE].peft_type != "LORA":
         kinds = ", ".join(f"{name} ({adapted.peft_config[name].peft_type})" for name in names)
         raise UserError(f"the peft model has the adapters {kinds}; give it one LoRA adapter named '{LIVE}'")

@@ -52,7 +52,7 @@ TRL = {
     "report_to": "log_to",
     "log_completions": "keep_rollouts (all are kept)",
     "resume_from_checkpoint": "resume",
-    "beta": "--set objective.reference_kl.weight",
+    "beta": "the weight of a ReferenceKL term in the objective",
     "epsilon": "--set objective.clip.low",
     "epsilon_high": "--set objective.clip.high",
     "delta": "--set objective.clip.dual",

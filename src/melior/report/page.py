@@ -20,6 +20,7 @@ from melior.report.held_out import COUNTS, held_out_series, intervals, is_known,
 from melior.report.palette import DASHES, PALETTE
 from melior.report.rendering import template
 from melior.report.verdict import verdict
+from melior.settings import stands_for_object
 from melior.storage.writing import write_atomic
 
 NAME = "report.html"
@@ -97,7 +98,7 @@ def _content(run: RunData) -> dict[str, Any]:
         "changed": _changed(run),
         "settings": _unusual(run),
         "command": f"melior train --config {shlex.quote(str(run.path / 'config.yaml'))}",
-        "objects": sorted(key for key, value in run.plain.items() if _is_object(value)),
+        "objects": sorted(key for key, value in run.plain.items() if stands_for_object(value)),
     }
 
 
@@ -183,8 +184,3 @@ def _changed(run: RunData) -> list[Difference]:
 def _unusual(run: RunData) -> list[Difference]:
     """Settings that are not what they are by default."""
     return [] if run.settings is None else differences(type(run.settings)(), run.settings, "settings")
-
-
-def _is_object(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return any(isinstance(each, str) and each.startswith("<") for each in values)

@@ -251,9 +251,7 @@ def test_a_run_goes_on_with_the_rows_and_rewards_it_was_begun_with(tmp_path):
         go_on(data=data[:5], reward=[right, short])
     with pytest.raises(UserError, match=r"begun with data .* would change it"):
         go_on(data=[*data[:5], {**data[5], "answer": "no"}], reward=[right, short])
-    with pytest.raises(
-        UserError, match=r"its data in Python, .*; go on with melior.train\(resume="
-    ):
+    with pytest.raises(UserError, match=r"its data in Python, .*; go on with melior.train\(resume="):
         go_on(data="rows.jsonl")
     assert go_on(data=iter(data), reward=[right, short]).summary["steps"] == 2
 
